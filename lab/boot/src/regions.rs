@@ -13,7 +13,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Returns no memory.
+    /// Returns an empty set of regions.
     #[must_use]
     pub const fn new() -> Self {
         Self { regions: [(0, 0); CAPACITY], len: 0 }

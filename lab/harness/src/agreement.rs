@@ -10,14 +10,14 @@ use crate::truth::{Branch, BranchKind, Record};
 /// The length in bytes of the longest instruction.
 const LONGEST: u64 = 15;
 
-/// The vectors of interrupts, which come at different places in each run: NMIs, the timer, the tracing hardware.
+/// The vectors of interrupts, which arrive at different places in each run: NMIs, the timer, the tracing hardware.
 const INTERRUPTS: [u64; 3] = [2, 0x20, 0x21];
 
-/// Returns the instructions outside interrupt handlers, whose stubs are at `stubs`. Software interrupts are left out
+/// Returns the instructions outside interrupt handlers, whose stubs are at `stubs`. Software interrupts are excluded
 /// too, because no trace has them.
 ///
 /// # Errors
-/// A record's address has no instruction.
+/// If a record's address has no instruction.
 pub fn outside_handlers(records: &[Record], stubs: u64, instructions: &mut Instructions) -> Result<Vec<u64>> {
     let (mut outside, mut depth) = (Vec::new(), 0);
     for record in records.iter().filter(|record| !record.flags.is_software_interrupt()) {
@@ -31,7 +31,7 @@ pub fn outside_handlers(records: &[Record], stubs: u64, instructions: &mut Instr
     Ok(outside)
 }
 
-/// Returns the branches without interrupts and without those that their handlers take until they return.
+/// Returns the branches without interrupts and without those of their handlers up to the return.
 #[must_use]
 pub fn branches_outside_handlers(branches: &[Branch], stubs: u64) -> Vec<Branch> {
     let (mut outside, mut interrupted) = (Vec::new(), Vec::new());
@@ -51,7 +51,7 @@ fn handles_interrupt(rip: u64, stubs: u64) -> bool {
     INTERRUPTS.iter().any(|vector| rip == stubs + vector * STUB)
 }
 
-/// A stretch that both runs have, with no branch missing in either.
+/// A stretch that occurs in both runs, with no branch missing in either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The range of the branches.
@@ -60,8 +60,8 @@ pub struct Stretch {
     pub instructions: Range<usize>,
 }
 
-/// Finds the longest stretch of branches that the instructions of another run have too, with only straight-line code
-/// between two of them. The runs may differ before and after the stretch.
+/// Finds the longest stretch of branches that occurs in the instructions of another run too, with only straight-line
+/// code between two of them. The runs may differ before and after the stretch.
 #[must_use]
 pub fn longest(instructions: &[u64], branches: &[Branch]) -> Option<Stretch> {
     let mut best: Option<Stretch> = None;
@@ -78,15 +78,15 @@ pub fn longest(instructions: &[u64], branches: &[Branch]) -> Option<Stretch> {
     best
 }
 
-/// Returns the indexes at which the instructions have the target of this branch, just after its source.
+/// Returns the indexes at which the instructions have the target of this branch, directly after its source.
 fn starts(instructions: &[u64], branch: &Branch) -> impl Iterator<Item = usize> {
     let is = |pair: &[u64]| pair == [branch.from, branch.to];
     let places = instructions.windows(2).enumerate();
     places.filter(move |(_, pair)| is(pair)).map(|(at, _)| at + 1)
 }
 
-/// Returns how many branches in a row agree with the instructions, which begin at address `at`, and the index to which
-/// the last one leads.
+/// Returns the number of consecutive branches that agree with the instructions from address `at` on, and the index to
+/// which the last one leads.
 fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usize) {
     let (all, mut left, mut reached) = (instructions.len(), instructions, 0);
     let mut last = None;
@@ -95,7 +95,7 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
             let Some((&now, left_after)) = left.split_first() else { return (count, reached) };
             // A trap reports the instruction before it as its source.
             if at == from || now != at && last == Some(from) {
-                // If the target itself is not executed, it was interrupted there and the next branch leads on.
+                // If the target itself is not executed, it was interrupted there and the next branch continues.
                 let goes_on = branches.get(count + 1).filter(|next| next.from == to).map(|next| next.to);
                 match left_after.first() {
                     // The source was executed, and it branched.
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn finds_what_both_have() {
         let branch = |(from, to)| Branch { from, to, kind: BranchKind::Jump, from_cpl: 0, to_cpl: 0 };
-        // Two turns of a loop with a call to 2000, and an interrupt before 2003 that leads to 9000.
+        // Two iterations of a loop with a call to 2000, and an interrupt before 2003 that leads to 9000.
         let instructions =
             [1, 2, 1000, 1003, 2000, 9000, 9005, 2003, 1008, 1010, 1000, 1003, 2000, 2003, 1008, 1010, 7, 8];
         let call = [(1003, 2000), (2003, 1008), (1010, 1000)];
@@ -174,7 +174,7 @@ mod tests {
         let code = [(0x1000, vec![0x90; 16]), (0x2000, stubs)];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
         let record = |rip| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(0), cpu: 0 };
-        // The tracing hardware's interrupt comes within the timer's, and then an exception.
+        // The tracing hardware's interrupt arrives within the timer's, and then an exception.
         let all = [0x1000, 0x2200, 0x2210, 0x2222, 0x2201, 0x2222, 0x1001, 0x2030, 0x2222, 0x1002];
         let found = outside_handlers(&all.map(record), 0x2000, &mut Instructions::new(code)).unwrap();
         assert_eq!(found, [0x1000, 0x1001, 0x2030, 0x2222, 0x1002]);

@@ -1,4 +1,4 @@
-//! The boots that make a run of the guest kernel's workloads.
+//! The boots of a run of the guest kernel's workloads.
 
 use crate::expected::{Expected, expected};
 use crate::judge::Source;
@@ -13,13 +13,13 @@ pub struct Boot {
     pub command_line: String,
 }
 
-/// Returns the boots that make a whole run with a source on a profile. `only`, names separated by commas, limits it to
-/// these workloads.
+/// Returns the boots of a whole run with a source on a profile. `only`, names separated by commas, limits it to these
+/// workloads.
 ///
 /// A workload that overflows gets a machine of its own, whose trace output is too slow on purpose.
 #[must_use]
 pub fn boots(source: Source, profile: &str, only: Option<&str>) -> Vec<Boot> {
-    // The guest reports unknown workloads; without names it runs all that it has.
+    // The guest reports unknown workloads; without names it runs all workloads.
     let names: Vec<&str> = match only {
         Some(only) => only.split(',').collect(),
         None => WORKLOADS.iter().map(|workload| workload.name).collect(),
@@ -42,7 +42,7 @@ pub fn boots(source: Source, profile: &str, only: Option<&str>) -> Vec<Boot> {
     boots.map(|(names, options, words)| boot(options, names, words)).collect()
 }
 
-/// The word of the guest's command line that makes it use all processors of its machine; none if there is one.
+/// Returns the word of the guest's command line for all processors of its machine; empty for one.
 #[must_use]
 pub fn processors(processors: u16) -> String {
     if processors > 1 { format!(" processors={processors}") } else { String::new() }

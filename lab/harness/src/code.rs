@@ -1,4 +1,4 @@
-//! Takes the code that was traced from the image that ran; a decoder needs it to follow the packets.
+//! Extracts the traced code from the image that ran; a decoder needs it to follow the packets.
 
 use anyhow::{Context, Result};
 use object::{Object, ObjectSegment};
@@ -7,21 +7,21 @@ use std::path::Path;
 
 use crate::report::Run;
 
-/// Bytes of code at an address, in one address space or in all.
+/// Bytes of code at an address, in one or all address spaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
     /// The address at which they are executed.
     pub base: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The CR3 of the address space that has them there; `None` means every address space.
+    /// The CR3 of the address space with these bytes; `None` means every address space.
     pub cr3: Option<u64>,
 }
 
 /// Returns the bytes of each section that a run names, read from the image's segments.
 ///
 /// # Errors
-/// The image cannot be read, or a section begins in none of its segments.
+/// If the image cannot be read, or a section begins in none of its segments.
 pub fn of(run: &Run, image: &Path) -> Result<Vec<Code>> {
     let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
     let elf = object::File::parse(&*file).with_context(|| format!("{} is no ELF", image.display()))?;

@@ -1,8 +1,8 @@
-//! Reads QEMU's own execution log, against which the monitor's truth is checked.
+//! Reads QEMU's own execution log, with which the monitor's truth is compared.
 //!
 //! QEMU writes a line for each block of instructions that it enters, and before a block's first line the bytes of its
-//! instructions. It also writes each exit of the SVM guest, with its reason and the guest's RIP, which shows what
-//! became of an instruction. The guest leaves a block at its end, or earlier for the place that comes next in the log.
+//! instructions. It also writes each exit of the SVM guest, with its reason and the guest's RIP, which shows the
+//! outcome of an instruction. The guest leaves a block at its end, or earlier for the next address in the log.
 //! [`crate::qemu_log`] compares the truth with this log.
 
 use anyhow::{Context, Result, ensure};
@@ -19,21 +19,21 @@ use crate::scratch::open;
 const SVM_GUEST: u64 = 1 << 21;
 /// The bits that hold the privilege level.
 const CPL: u64 = 0b11;
-/// SVM's codes of exits that come between two blocks: a debug exception, an interrupt, an NMI.
+/// SVM's codes of exits between two blocks: a debug exception, an interrupt, an NMI.
 ///
 /// Source: AMD64 Architecture Programmer's Manual, vol. 2, appendix C, "SVM Intercept Exit Codes".
 const BETWEEN_BLOCKS: [u64; 3] = [0x41, 0x60, 0x61];
-/// What the names of the log's files begin with.
+/// The common beginning of the names of the log's files.
 const NAME: &str = "log.";
 
-/// How often QEMU writes a line.
+/// The granularity of QEMU's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
     /// For each block of instructions. Only for a machine with one processor.
     Blocks,
     /// For each instruction, of a machine that executes [singly](crate::machine::Machine::singly), which takes several
-    /// times as long. Several processors share the blocks, so without this a
-    /// processor's log would lack the bytes of blocks that another processor entered first.
+    /// times as long. Several processors share the blocks, so without this a processor's log would lack the bytes of
+    /// blocks that another processor entered first.
     Instructions,
 }
 
@@ -47,10 +47,10 @@ pub fn arguments(folder: &Path, ranges: &[Range<u64>]) -> Vec<String> {
     ["-d", "exec,nochain,in_asm,tid", "-D", &files, "-dfilter", &filter].map(ToString::to_string).to_vec()
 }
 
-/// What a processor did as an SVM guest.
+/// The execution of a processor as an SVM guest.
 #[derive(Clone, Debug, Default)]
 pub struct ExecLog {
-    /// The addresses of the instructions that it began.
+    /// The addresses of the instructions that the processor began.
     pub(crate) begun: Vec<u64>,
     /// The privilege level of each of these instructions.
     pub(crate) levels: Vec<u8>,
@@ -70,15 +70,15 @@ impl ExecLog {
         self.levels.resize(self.begun.len(), level);
     }
 
-    /// QEMU has entered `block` and not executed any of it, because it had something else to do first.
+    /// Removes `block`, which QEMU has entered but not executed, because it had something else to do first.
     fn withdraw(&mut self, block: &[u64]) {
         self.begun.truncate(self.begun.len() - block.len());
         self.levels.truncate(self.begun.len());
     }
 
-    /// After `block` the guest was at `next`. If the end of the block cannot lead there, the guest left the block at
-    /// that instruction: it was begun, and the instructions after it were not. `faulted` says that an instruction of
-    /// the block caused the exit.
+    /// Handles the guest's move from `block` to `next`. If the end of the block cannot lead there, the guest left the
+    /// block at the last instruction that can: it was begun, and the instructions after it were not. `faulted`: an
+    /// instruction of the block caused the exit.
     fn leave(&mut self, block: &[u64], next: u64, faulted: bool) {
         let Some(left) = block.iter().position(|&address| address == next) else { return };
         let Some(last) = block.last().filter(|_| block.len() > 1) else { return };
@@ -88,7 +88,7 @@ impl ExecLog {
         }
     }
 
-    /// Whether the instruction at `address` can lead to `next`.
+    /// Returns true if the instruction at `address` can lead to `next`.
     fn leads(&self, address: u64, next: u64) -> bool {
         let Some(code) = self.code.get(&address) else { return true };
         let instruction = Decoder::with_ip(64, code, address, DecoderOptions::NONE).decode();
@@ -105,7 +105,7 @@ impl ExecLog {
 /// An exit from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
-    /// How many instructions were begun before it.
+    /// Number of instructions that were begun before it.
     pub(crate) after: usize,
     /// The reason, as SVM encodes it.
     pub(crate) code: u64,
@@ -113,10 +113,10 @@ pub(crate) struct Exit {
     pub(crate) rip: u64,
 }
 
-/// Reads what `processor` did from the log in `folder`.
+/// Reads the execution of `processor` from the log in `folder`.
 ///
 /// # Errors
-/// A file cannot be read, a line has an unknown form, or the instructions of a block were not shown.
+/// If a file cannot be read, a line has an unknown form, or the instructions of a block were not shown.
 pub fn read(folder: &Path, processor: u16, lines: Lines) -> Result<ExecLog> {
     for file in std::fs::read_dir(folder)? {
         let file = file?;
@@ -135,7 +135,7 @@ fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog
     let mut log = ExecLog::default();
     // The address of the last instruction, if the line before this one has bytes of it.
     let mut begins = None;
-    // The instructions' addresses: of each block by the place where QEMU has it, of the block that was translated last,
+    // The instructions' addresses: of each block by its place in QEMU's memory, of the block that was translated last,
     // and of the block that the guest is in.
     let mut blocks: HashMap<u64, Rc<[u64]>> = HashMap::new();
     let mut translated = Vec::new();
@@ -198,7 +198,7 @@ fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog
 #[derive(Debug, PartialEq, Eq)]
 struct LogEntry {
     processor: u16,
-    /// Where QEMU has the block in memory.
+    /// QEMU's address of the block.
     block: u64,
     address: u64,
     flags: u64,
@@ -215,8 +215,8 @@ fn trace_line(line: &str) -> Option<LogEntry> {
     Some(LogEntry { processor: processor.parse().ok()?, block, address, flags })
 }
 
-/// Parses `Stopped execution of TB chain before 0x… [pc] …`, which comes after the line of a block that was not
-/// executed, and returns the address of that block.
+/// Parses `Stopped execution of TB chain before 0x… [pc] …`, which follows the line of a block that was not executed,
+/// and returns the address of that block.
 fn stop_line(line: &str) -> Option<u64> {
     let fields = line.strip_prefix("Stopped execution of TB chain before ")?.split_once('[')?.1;
     u64::from_str_radix(fields.split_once(']')?.0, 16).ok()
@@ -235,11 +235,11 @@ fn exit_line(line: &str) -> Option<(u64, u64)> {
 struct LoggedBytes {
     address: u64,
     bytes: Vec<u8>,
-    /// The instruction begins here; otherwise these are bytes that did not fit in the line before.
+    /// The instruction begins here; otherwise these bytes continue the previous line.
     begins: bool,
 }
 
-/// Parses `0xaddress:  bytes  mnemonic`; the mnemonic is absent if the bytes continue the line before.
+/// Parses `0xaddress:  bytes  mnemonic`; the mnemonic is absent if the bytes continue the previous line.
 fn code_line(line: &str) -> Option<LoggedBytes> {
     let (address, rest) = line.strip_prefix("0x")?.split_once(':')?;
     let byte = |word: &str| u8::from_str_radix(word, 16).ok().filter(|_| word.len() == 2);
@@ -252,7 +252,7 @@ fn code_line(line: &str) -> Option<LoggedBytes> {
     })
 }
 
-/// Whether the bytes are a string instruction with a REP prefix.
+/// Returns true if the bytes are a string instruction with a REP prefix.
 fn is_repeated(bytes: &[u8]) -> bool {
     let opcode = opcode(bytes);
     let prefixes = &bytes[..bytes.len() - opcode.len()];
@@ -260,7 +260,7 @@ fn is_repeated(bytes: &[u8]) -> bool {
     repeated && matches!(opcode, [0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf, ..])
 }
 
-/// The bytes of an instruction of 64-bit code from its opcode on.
+/// Returns the bytes of an instruction of 64-bit code from its opcode on.
 pub(crate) fn opcode(bytes: &[u8]) -> &[u8] {
     let is_prefix =
         |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
@@ -347,7 +347,7 @@ mod tests {
         for other in [0, 2] {
             assert!(read(scratch.folder(), other, Lines::Blocks).unwrap().begun.is_empty());
         }
-        // Without the exits it is unknown what became of an instruction.
+        // Without the exits the outcome of an instruction is unknown.
         std::fs::write(scratch.file("log.7"), text.replace("vmexit", "")).unwrap();
         assert!(read(scratch.folder(), 1, Lines::Blocks).is_err());
         // A line of an unknown form is an error.
@@ -363,7 +363,7 @@ mod tests {
             0x00001001:  8b 00                    movl     (%rax), %eax\n\
             0x00001003:  8b 01                    movl     (%rcx), %eax\n";
         let all = [0x1000, 0x1001, 0x1003];
-        // How the block ends, what comes after it, and how many of its instructions were begun.
+        // The end of the block, the next line, and the number of its instructions that were begun.
         for (end, after, begun) in [
             ("0x00001005:  75 f9  jne 0x1000", Next::Line(0x2000), 4),
             // The branch leads back; or it cannot lead there, so a request to the processor ended the block at that

@@ -1,4 +1,4 @@
-//! Computes which instructions a tracer had to trace, from the truth and the declared filter alone.
+//! Computes the instructions that a tracer must trace, only from the truth and the declared filter.
 
 use anyhow::Result;
 use pugmark_protocol::{Level, SymbolRange};
@@ -26,7 +26,7 @@ impl Filter {
     /// Returns the addresses of the instructions that should have been traced, in order.
     ///
     /// # Errors
-    /// The image does not have a symbol of the filter.
+    /// If the image does not have a symbol of the filter.
     pub fn traced<'r>(
         &self,
         records: impl IntoIterator<Item = &'r Record>,
@@ -45,8 +45,7 @@ impl Filter {
             .collect())
     }
 
-    /// Returns the branches that should have been recorded, in order; each counts at the privilege level that `level`
-    /// names.
+    /// Returns the branches that should have been recorded, in order; `level` selects the privilege level of a branch.
     #[must_use]
     pub fn taken(&self, branches: &[Branch], level: BranchLevel) -> Vec<Branch> {
         let at_level = |branch: &&Branch| self.cpl.is_none_or(|cpl| (cpl == 0) == (level.cpl(branch) == 0));

@@ -1,4 +1,4 @@
-//! The images under test: cargo builds them, and they are in its target folder.
+//! The images under test: cargo builds them into its target folder.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::symbols::Symbols;
 
-/// The two images: the guest kernel and the monitor that goes under it.
+/// The two images: the guest kernel and the monitor below it.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// The kernel that traces itself.
@@ -20,7 +20,7 @@ impl Images {
     /// Builds both images, optimised, once per process, and returns their paths.
     ///
     /// # Errors
-    /// The build fails.
+    /// If the build fails.
     pub fn build() -> Result<Self> {
         static BUILT: OnceLock<Result<Images, String>> = OnceLock::new();
         BUILT
@@ -39,19 +39,19 @@ impl Images {
     /// Reads the guest kernel's symbols.
     ///
     /// # Errors
-    /// The image cannot be read.
+    /// If the image cannot be read.
     pub fn guest_symbols(&self) -> Result<Symbols> {
         Symbols::read(&self.guest)
     }
 }
 
-/// The profile of the workspace's manifest in which the monitor is built.
+/// The profile of the workspace's manifest for the monitor.
 const MONITOR: &str = "monitor";
 
 /// Builds the foreign kernel, which is a workspace of its own, and returns its path.
 ///
 /// # Errors
-/// The build fails.
+/// If the build fails.
 pub fn build_foreign_kernel() -> Result<PathBuf> {
     let manifest = workspace().join("lab/harness/foreign-kernel/Cargo.toml");
     let target = target_folder().join("foreign-kernel");
@@ -62,7 +62,7 @@ pub fn build_foreign_kernel() -> Result<PathBuf> {
 /// Builds `pugmark`, the host's program, and returns its path.
 ///
 /// # Errors
-/// The build fails.
+/// If the build fails.
 pub fn build_pugmark() -> Result<PathBuf> {
     let manifest = workspace().join("Cargo.toml");
     Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-tools", "--bin", "pugmark"])?.join("pugmark"))
@@ -71,7 +71,7 @@ pub fn build_pugmark() -> Result<PathBuf> {
 /// Builds our libipt, and returns its path.
 ///
 /// # Errors
-/// The build fails.
+/// If the build fails.
 pub fn build_libipt() -> Result<PathBuf> {
     let manifest = workspace().join("Cargo.toml");
     Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-capi"])?.join("libipt.so"))
@@ -83,7 +83,7 @@ pub const EXAMPLES: [&str; 4] = ["snapshot", "panic", "lossless", "fuzz-target"]
 /// Builds the example kernels, which are a workspace of their own, and returns the path of the one with this name.
 ///
 /// # Errors
-/// The build fails.
+/// If the build fails.
 pub fn build_example(name: &str) -> Result<PathBuf> {
     let manifest = workspace().join("lab/examples/Cargo.toml");
     let target = target_folder().join("example-kernels");
@@ -91,15 +91,15 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
     Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join(name))
 }
 
-/// The workspace's root.
+/// Returns the workspace's root.
 #[must_use]
 pub fn workspace() -> PathBuf {
     workspace_of(std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from))
 }
 
-/// The workspace of the package that cargo runs, which is in the folder `running`; otherwise the workspace in which
-/// this program was built. The two differ if somebody copies a tree with its target folder: cargo does not build the
-/// copy again, so the program still has the path of the original in it.
+/// Returns the workspace of the package that cargo runs, which is in the folder `running`; otherwise the workspace in
+/// which this program was built. The two differ if a tree was copied with its target folder: cargo does not rebuild the
+/// copy, so the program still contains the path of the original.
 fn workspace_of(running: Option<PathBuf>) -> PathBuf {
     let root = |package: &Path| {
         package
@@ -113,7 +113,7 @@ fn workspace_of(running: Option<PathBuf>) -> PathBuf {
         .unwrap_or_default()
 }
 
-/// The folder into which cargo builds.
+/// Returns the folder into which cargo builds.
 #[must_use]
 pub fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
@@ -152,7 +152,7 @@ mod tests {
         assert!(built.join("lab/harness/Cargo.toml").is_file());
         let copy = Scratch::new().unwrap();
         let package = copy.folder().join("xtask");
-        // It is no copy yet: another project's package may run this.
+        // Not a copy yet: another project's package may run this.
         assert_eq!(workspace_of(Some(package.clone())), built);
         std::fs::create_dir(copy.folder().join("lab/harness")).unwrap();
         std::fs::write(copy.folder().join("lab/harness/Cargo.toml"), "").unwrap();

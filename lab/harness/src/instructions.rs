@@ -1,4 +1,4 @@
-//! Decodes the instructions that the records of the truth name by their addresses alone.
+//! Decodes the instructions that the records of the truth name only by address.
 
 use anyhow::{Context, Result, ensure};
 use iced_x86::{
@@ -10,22 +10,21 @@ use std::collections::HashMap;
 use crate::code::Code;
 use crate::truth::Record;
 
-/// What the judges need to know of an instruction.
+/// The properties of an instruction that the judges need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Execution can go on elsewhere than at the next instruction.
+    /// Execution can continue elsewhere than at the next instruction.
     pub branch: bool,
-    /// It is a far transfer of control.
+    /// The instruction is a far transfer.
     pub far: bool,
-    /// The level of privilege to which it leads, if the instruction alone says so: SYSCALL and SYSRET.
+    /// The privilege level to which it leads, if the instruction alone decides it: SYSCALL and SYSRET.
     pub leads_to: Option<u8>,
-    /// It ends a handler: IRET.
+    /// The instruction ends a handler: IRET.
     pub returns_from_handler: bool,
-    /// The number of ops, as the model of AMD's processors counts them: 8 for microcoded instructions, 2 for near calls
-    /// and returns and for an instruction that loads from and stores to the same place, otherwise 1. No manual lists
-    /// these numbers.
+    /// Number of ops, as in the model of AMD's processors: 8 for microcoded instructions, 2 for near calls and returns
+    /// and for an instruction that loads from and stores to the same place, otherwise 1. No manual lists these numbers.
     pub ops: u64,
 }
 
@@ -37,7 +36,7 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    /// The instructions of this 64-bit code.
+    /// Returns the instructions of this 64-bit code.
     #[must_use]
     pub fn new(code: Vec<Code>) -> Self {
         Self { code, known: HashMap::new() }
@@ -46,7 +45,7 @@ impl Instructions {
     /// Returns the instruction of a record.
     ///
     /// # Errors
-    /// There is no code, or no valid instruction, at the record's address.
+    /// If there is no code, or no valid instruction, at the record's address.
     pub fn of(&mut self, record: &Record) -> Result<Kind> {
         let Record { rip, cr3, .. } = *record;
         let holds = |code: &Code| {
@@ -101,7 +100,7 @@ impl Kind {
     }
 }
 
-/// Whether the instruction also stores to the first place that it loads from.
+/// Returns true if the instruction also stores to the first place that it loads from.
 fn changes_memory(instruction: &Instruction) -> bool {
     use OpAccess::{CondRead, Read, ReadCondWrite, ReadWrite};
     let mut factory = InstructionInfoFactory::new();
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn bytes_tell_lengths_branches_far_transfers_and_ops() {
-        // Bytes; whether it is a branch, a far transfer, an IRET; its ops.
+        // Bytes; `true` if it is a branch, a far transfer, an IRET; its ops.
         let rows: [(&[u8], bool, bool, bool, u64); 15] = [
             (&[0x90], false, false, false, 1),
             (&[0x74, 0x10], true, false, false, 1),

@@ -1,5 +1,5 @@
-//! Boots kernel images in QEMU and judges what they did: by the guest's own verdict, and by the log that the monitor
-//! below the guest writes of the instructions that really retired (the "truth").
+//! Boots kernel images in QEMU and judges their runs: by the guest's own verdict, and by the log (the "truth") of the
+//! instructions that really retired, written by the monitor below the guest.
 //!
 //! ```no_run
 //! use pugmark_harness::expected::check;

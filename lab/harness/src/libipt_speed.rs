@@ -2,8 +2,8 @@
 //!
 //! As in [`libipt`](crate::libipt), the library is loaded at run time. Code comes from files, because libipt caches the
 //! blocks of code in sections that it has mapped, but not those of code that a callback reads. The section cache is
-//! large enough for all code, because without it libipt unmaps a section, and forgets its blocks, whenever execution
-//! goes to another one.
+//! large enough for all code, because without it libipt unmaps a section, and discards its blocks, whenever execution
+//! moves to another one.
 
 use crate::libipt::edges::EdgeFinder;
 use anyhow::{Context, Result, ensure};
@@ -27,18 +27,18 @@ pub struct FileSection {
     pub base: u64,
 }
 
-/// What a run has decoded.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimedDecode {
     /// The number of items.
     pub count: u64,
-    /// The sum of what the items hold, modulo 2^64. Who adds it up has used each item, and two decoders with the same
-    /// sum have hardly decoded different things.
+    /// Checksum of the items, modulo 2^64. It makes each item used, and two decoders with equal sums have most probably
+    /// decoded the same.
     pub sum: u64,
 }
 
 impl TimedDecode {
-    /// Adds an item that holds this.
+    /// Adds an item with this value.
     #[inline(always)]
     pub fn add(&mut self, value: u64) {
         self.count += 1;
@@ -94,7 +94,7 @@ struct PtConfig {
 }
 
 // The structures that libipt writes to must not be larger than its own: version 2.0.5 clears the rest of a larger one,
-// but at a wrong address far after it. A smaller one is filled as far as it reaches.
+// but at a wrong address far after it. A smaller one is filled up to its size.
 
 /// `struct pt_packet`.
 #[repr(C)]
@@ -115,8 +115,8 @@ impl PtPacket {
     const MTC: c_int = 17;
     const CYC: c_int = 18;
 
-    /// What the packet holds: a TNT its outcomes as a number and how many these are, a packet with an IP the address
-    /// that it stands for, a TSC, an MTC or a CYC its number. Of the others, which are rare, only the kind is used.
+    /// Returns the value of the packet: for a TNT its outcomes as a number and their count, for a packet with an IP the
+    /// address, for a TSC, an MTC or a CYC its number. For the others, which are rare, only the kind is used.
     #[inline(always)]
     fn held(&self, last_ip: &mut u64) -> u64 {
         let [first, second] = self.payload;
@@ -185,7 +185,7 @@ struct PtEvent {
 const _: () = assert!(size_of::<PtPacket>() == 24 && size_of::<Block>() == 48 && size_of::<PtEvent>() == 64);
 const _: () = assert!(size_of::<PtInsn>() == 40);
 
-/// The error of a question that the trace does not answer next.
+/// The error of a query that does not match the next packet.
 const BAD_QUERY: c_int = 8;
 
 const STATUS_EVENT_PENDING: c_int = 1 << 0;
@@ -199,7 +199,7 @@ impl Libipt {
         Self::load_from(Path::new("libipt.so.2"))
     }
 
-    /// Loads the library from a file; `None` if it is not there or lacks a function.
+    /// Loads the library from a file; `None` if it is not found or lacks a function.
     #[must_use]
     pub fn load_from(file: &Path) -> Option<Self> {
         // SAFETY: libipt has no constructors and no destructors.
@@ -247,10 +247,10 @@ impl Libipt {
     }
 
     /// Decodes the packets from the first PSB (the packet at which a decoder can start) to the first error. The sum is
-    /// of what `PtPacket::held` returns.
+    /// of the values that `PtPacket::held` returns.
     ///
     /// # Errors
-    /// libipt gives no decoder.
+    /// If libipt returns no decoder.
     pub fn packets(&self, trace: &[u8]) -> Result<TimedDecode> {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
@@ -269,14 +269,14 @@ impl Libipt {
         Ok(decoded)
     }
 
-    /// Asks where each branch went, without code, and takes each event in between. The count is of branches, the sum of
-    /// outcomes (1 for taken) and targets. After an error it goes on at the next PSB.
+    /// Queries each branch, without code, and takes each event in between. The count is of branches, the sum of
+    /// outcomes (1 for taken) and targets. After an error it continues at the next PSB.
     ///
-    /// Without code one does not know what kind of branch comes next. The question after the outcome of a conditional
-    /// one is asked first; if it is the wrong one, libipt says so at once.
+    /// Without code the kind of the next branch is unknown. The query for the outcome of a conditional branch comes
+    /// first; if it is the wrong one, libipt reports that at once.
     ///
     /// # Errors
-    /// libipt gives no decoder.
+    /// If libipt returns no decoder.
     pub fn query(&self, trace: &[u8]) -> Result<TimedDecode> {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
@@ -320,7 +320,7 @@ impl Libipt {
     /// Makes an image of files, which can be used for many traces.
     ///
     /// # Errors
-    /// libipt refuses a file.
+    /// If libipt refuses a file.
     pub fn image(&self, sections: &[FileSection]) -> Result<LibiptImage<'_>> {
         // SAFETY: caches need no name.
         let cache = unsafe { (self.cache_alloc)(ptr::null()) }.context("libipt: no section cache")?;
@@ -352,20 +352,20 @@ pub struct LibiptImage<'a> {
     handle: Option<TimedHandle>,
 }
 
-/// What the instruction flow decoder says.
+/// The output of the instruction flow decoder.
 enum Step<'a> {
-    /// It has synchronised.
+    /// The decoder has synchronised.
     Sync,
     Event(&'a PtEvent),
     Insn(&'a PtInsn),
 }
 
 impl LibiptImage<'_> {
-    /// Decodes the instructions from the first PSB on; after an error it goes on at the next PSB. The sum is of their
+    /// Decodes the instructions from the first PSB on; after an error it continues at the next PSB. The sum is of their
     /// addresses.
     ///
     /// # Errors
-    /// libipt gives no decoder.
+    /// If libipt returns no decoder.
     pub fn insns(&self, trace: &[u8]) -> Result<TimedDecode> {
         let mut decoded = TimedDecode::default();
         self.walk(trace, |step| {
@@ -376,10 +376,10 @@ impl LibiptImage<'_> {
         Ok(decoded)
     }
 
-    /// Finds the edges between blocks in these instructions, and passes each on.
+    /// Finds the edges between blocks in these instructions, and passes each to `edge`.
     ///
     /// # Errors
-    /// libipt gives no decoder.
+    /// If libipt returns no decoder.
     pub fn edges(&self, trace: &[u8], mut edge: impl FnMut(u16)) -> Result<()> {
         let mut edges = EdgeFinder::default();
         self.walk(trace, |step| match step {
@@ -393,7 +393,7 @@ impl LibiptImage<'_> {
         })
     }
 
-    /// Passes on all that libipt's instruction flow decoder says, from the first PSB on; after an error from the next.
+    /// Passes on the output of libipt's instruction flow decoder, from the first PSB on; after an error from the next.
     #[inline(always)]
     fn walk(&self, trace: &[u8], mut each: impl FnMut(Step<'_>)) -> Result<()> {
         let libipt = self.libipt;
@@ -422,7 +422,7 @@ impl LibiptImage<'_> {
                     insn.class = 0;
                     // SAFETY: the decoder is allocated, and the instruction has the given size.
                     status = unsafe { (libipt.insn_next)(decoder, &raw mut insn, size_of::<PtInsn>()) };
-                    // If there is an error, the instruction before it counts if its class is known.
+                    // After an error, the instruction before it counts if its class is known.
                     if status >= 0 || insn.class != 0 {
                         each(Step::Insn(&insn));
                     }
@@ -434,11 +434,11 @@ impl LibiptImage<'_> {
         Ok(())
     }
 
-    /// Returns the numbers of instructions and of blocks from the first PSB on; after an error it goes on at the next
+    /// Returns the numbers of instructions and of blocks from the first PSB on; after an error it continues at the next
     /// PSB.
     ///
     /// # Errors
-    /// libipt gives no decoder.
+    /// If libipt returns no decoder.
     pub fn blocks(&self, trace: &[u8]) -> Result<(u64, u64)> {
         let libipt = self.libipt;
         let config = config(trace);
@@ -476,7 +476,7 @@ impl LibiptImage<'_> {
             block.insns = 0;
             // SAFETY: the decoder is allocated, and the block has the given size.
             status = unsafe { (self.libipt.blk_next)(decoder, &raw mut block, size_of::<Block>()) };
-            // An error may come after some instructions of the block; these count too.
+            // An error may follow some instructions of the block; these count too.
             *insns += u64::from(block.insns);
             *blocks += u64::from(block.insns > 0);
             if status < 0 {

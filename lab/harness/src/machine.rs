@@ -24,13 +24,13 @@ const EXIT_PASSED: i32 = (0x10 << 1) | 1;
 /// The same for 0x11: something failed.
 const EXIT_FAILED: i32 = (0x11 << 1) | 1;
 
-/// What the monitor's line begins with where it says that QEMU has lost the guest's state.
+/// The beginning of the monitor's line which reports that QEMU has lost the guest's state.
 const LOST: &str = "monitor: QEMU has lost the guest's state";
-/// How often a machine is started whose guest QEMU loses. It does so once in some hundred runs of several processors.
+/// Number of starts of a machine whose guest QEMU loses, which happens once in some hundred runs of several processors.
 const STARTS: u32 = 3;
 
-/// QEMU's TCG has lost the state of the guest's first processor, so that the machine could not go on. How that comes
-/// is said where the monitor finds it, at its `VMRUN`.
+/// QEMU's TCG has lost the state of the guest's first processor, so the machine could not continue. The cause is
+/// documented where the monitor detects it, at its `VMRUN`.
 #[derive(Clone, Copy, Debug)]
 pub struct LostGuest;
 
@@ -53,7 +53,7 @@ fn unless_lost<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
     start()
 }
 
-/// What to boot, and how long to wait for it.
+/// The kernel to boot, and the time limits.
 #[derive(Clone, Debug)]
 pub struct Machine {
     kernel: PathBuf,
@@ -64,23 +64,23 @@ pub struct Machine {
     keeps_truth: bool,
     /// The machine's memory in MiB.
     memory: u32,
-    /// QEMU's arguments that say how it executes the guest.
+    /// QEMU's arguments that select how it executes the guest.
     accelerator: &'static [&'static str],
 }
 
-/// What a machine did until it ended.
+/// The results of a machine that has ended.
 #[derive(Debug)]
 pub struct Outcome {
     /// The text that the guest wrote to its serial port, and the monitor's lines.
     pub transcript: Transcript,
-    /// What the monitor logged; empty if the machine ran without the monitor.
+    /// The monitor's log; empty if the machine ran without the monitor.
     pub truth: Truth,
-    /// What the guest wrote to the debug console: the trace bytes that it dumped.
+    /// The guest's output to the debug console: the trace bytes that it dumped.
     pub dump: Vec<u8>,
 }
 
 impl Machine {
-    /// A kernel on the machine itself, without the monitor.
+    /// Returns a machine with a kernel directly on it, without the monitor.
     #[must_use]
     pub fn plain(kernel: &Path, command_line: &str) -> Self {
         Self {
@@ -95,13 +95,13 @@ impl Machine {
         }
     }
 
-    /// Our guest kernel on the monitor.
+    /// Returns a machine with our guest kernel on the monitor.
     #[must_use]
     pub fn on_monitor(images: &Images, monitor_options: &str, command_line: &str) -> Self {
         Self::kernel_on_monitor(images, &images.guest, monitor_options, command_line)
     }
 
-    /// Any kernel on the monitor.
+    /// Returns a machine with any kernel on the monitor.
     #[must_use]
     pub fn kernel_on_monitor(
         images: &Images,
@@ -121,30 +121,30 @@ impl Machine {
         }
     }
 
-    /// Sets how long to wait for the machine.
+    /// Sets the time limits of the machine.
     #[must_use]
     pub fn time_limits(mut self, time_limits: TimeLimits) -> Self {
         self.time_limits = time_limits;
         self
     }
 
-    /// Gives the machine this many processors; the default is one.
+    /// Sets the number of processors; the default is one.
     #[must_use]
     pub fn processors(self, processors: u16) -> Self {
         self.arguments(["-smp".into(), processors.to_string()])
     }
 
-    /// Gives the machine this many MiB of memory; the default is 512.
+    /// Sets the memory in MiB; the default is 512.
     #[must_use]
     pub fn memory(mut self, mib: u32) -> Self {
         self.memory = mib;
         self
     }
 
-    /// Lets QEMU execute each instruction by itself.
+    /// Makes QEMU execute each instruction separately.
     ///
     /// # Errors
-    /// QEMU cannot be started, or does not print its version.
+    /// If QEMU cannot be started, or does not print its version.
     pub fn singly(mut self) -> Result<Self> {
         self.accelerator = qemu::one_by_one(qemu::version()?);
         Ok(self)
@@ -157,14 +157,13 @@ impl Machine {
         self
     }
 
-    /// Runs the machine to its end. Calls `watch` for each line as the guest or the monitor writes it, with everything
-    /// that was said and logged up to then. Each of the monitor's lines comes before the line that the guest had not
-    /// ended then.
+    /// Runs the machine to its end. Calls `watch` for each line as the guest or the monitor writes it, with all lines
+    /// and records up to then. Each of the monitor's lines precedes the line that the guest had not ended then.
     ///
     /// # Errors
-    /// The machine does not start; the guest breaks the protocol, makes no progress, or ends without its closing line
-    /// or with another status than that line says; a rule of the hardware was broken outside of any workload. A rule
-    /// that was broken within a workload is reported in [`crate::report::End`].
+    /// If the machine does not start; the guest breaks the protocol, makes no progress, or ends without its closing
+    /// line or with another status than that line; a rule of the hardware was broken outside of any workload. A rule
+    /// broken within a workload is reported in [`crate::report::End`].
     pub fn run_watched(&self, watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
         let files = MachineFiles::new(&scratch);
@@ -200,7 +199,7 @@ impl Machine {
                         truth.follow(ram)?;
                     }
                     watch(&line, &transcript, &truth);
-                    // The time that judging took is not counted against the machine.
+                    // The time for judging is not counted against the machine.
                     progress.note_line(Instant::now());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -232,8 +231,8 @@ impl Machine {
         Ok(Outcome { transcript, truth, dump: std::fs::read(&files.dump).unwrap_or_default() })
     }
 
-    /// [`Self::run_watched`] for callers that want only the lines. Starts the machine again if QEMU has
-    /// [lost the guest](LostGuest): its lines then come from the first one on once more.
+    /// Runs the machine for callers that only need the lines. Starts it again if QEMU has [lost the guest](LostGuest):
+    /// `watch` then receives its lines again from the first one.
     ///
     /// # Errors
     /// Those of [`Self::run_watched`], and a workload in which the kernel broke a rule of the hardware.
@@ -276,7 +275,7 @@ impl Machine {
     }
 }
 
-/// Takes in lines of the monitor's.
+/// Takes lines of the monitor.
 fn hear(
     said: Vec<String>,
     transcript: &mut Transcript,
@@ -292,7 +291,7 @@ fn hear(
 
 /// The files that a machine writes.
 struct MachineFiles {
-    /// Its memory, and in it the log.
+    /// The machine's memory, which contains the log.
     ram: PathBuf,
     /// The bytes that the guest writes to the debug console.
     dump: PathBuf,
@@ -322,7 +321,7 @@ impl Running {
         self.0.stdout.take().context("standard output was not piped")
     }
 
-    /// Returns the status and what was written to standard error, if the machine has ended.
+    /// Returns the status and the standard error output, if the machine has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<(i32, String)>> {
         if self.0.try_wait()?.is_none() {
             return Ok(None);
@@ -380,8 +379,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A program in place of QEMU: it writes these lines, writes `oops` to standard error, and ends with the status of
-    /// `last`. Lines that begin with `monitor: ` go to the monitor's file, where each of the guest's leaves its mark.
+    /// Returns a program in place of QEMU: it writes these lines, and `oops` to standard error, and ends with the
+    /// status of `last`. Lines with the prefix `monitor: ` go to the monitor's file, where other lines make a mark.
     fn program(lines: &str, last: &str, files: &MachineFiles) -> Command {
         const WRITE: &str = "while IFS= read -r line; do
                 case $line in
@@ -435,13 +434,13 @@ mod tests {
         assert!(include_str!("../../monitor/src/image/vcpu.rs").contains(said), "the monitor says: {said}");
         let machine = Machine::plain(Path::new("kernel"), "");
         let lost = format!("run a\n{LOST}: and why");
-        // What the starts end with, and how many of them there are.
+        // The last lines of the starts, and the number of starts.
         for (ends, expected) in [
             (&["run a\nok a\ndone 1 0"][..], 1),
             (&[&lost, "run a\nok a\ndone 1 0"], 2),
             (&[&lost, "run a\nmonitor: unexpected exit", "not reached"], 2),
             (&[&lost, &lost, &lost, "not reached"], 3),
-            // After the guest's closing line, this does not mean that it was lost.
+            // After the guest's closing line, the guest does not count as lost.
             (&[&format!("run a\nok a\ndone 1 0\n{LOST}")], 1),
         ] {
             let mut starts = 0;
@@ -503,7 +502,7 @@ mod tests {
             words.iter().any(|word| word == "memory-backend-file,id=ram,size=512M,share=on,mem-path=ram")
         );
         assert!(words.iter().any(|word| word == "file,id=dump,path=dump"));
-        // The monitor's channel is there where there is a monitor.
+        // The monitor's channel exists if there is a monitor.
         let channel = "isa-debugcon,iobase=0xe8,chardev=monitor";
         let has_channel = |machine: &Machine| machine.command(&files).get_args().any(|word| word == channel);
         assert!(!has_channel(&machine) && has_channel(&Machine { keeps_truth: true, ..machine }));

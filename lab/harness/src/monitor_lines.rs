@@ -1,7 +1,7 @@
-//! The monitor's own lines, which it writes to a channel of its own: for QEMU a debug console whose output is a file.
+//! The monitor's own lines, which it writes to a separate channel: for QEMU a debug console whose output is a file.
 //!
-//! The guest's lines come another way. An empty line in the file says that the guest was about to end a line on its
-//! first serial port, so both together have one order.
+//! The guest's lines use another channel. An empty line in the file means that the guest was about to end a line on its
+//! first serial port, which defines the order of both.
 
 use anyhow::{Context, Result};
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Port of the monitor's debug console.
 const PORT: u16 = 0xe8;
 
-/// QEMU's arguments that write the monitor's lines into this file.
+/// Returns QEMU's arguments that write the monitor's lines into this file.
 pub(crate) fn arguments(file: &Path) -> [OsString; 4] {
     let mut backend = OsString::from("file,id=monitor,path=");
     backend.push(file);
@@ -28,22 +28,22 @@ pub(crate) fn arguments(file: &Path) -> [OsString; 4] {
 #[derive(Debug)]
 pub(crate) struct MonitorLines {
     path: PathBuf,
-    /// The file, once it is there.
+    /// The file, once it exists.
     file: Option<File>,
-    /// The bytes that were read and not yet taken.
+    /// The bytes that were read but not processed.
     text: Vec<u8>,
 }
 
 impl MonitorLines {
-    /// A reader of the file at `path`, which need not be there yet.
+    /// Returns a reader of the file at `path`, which need not exist yet.
     pub(crate) const fn new(path: PathBuf) -> Self {
         Self { path, file: None, text: Vec::new() }
     }
 
-    /// Returns the lines that came before the guest ended its next line, which has been read already.
+    /// Returns the lines from before the guest ended its next line, which has been read already.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     pub(crate) fn before_guest_line(&mut self) -> Result<Vec<String>> {
         let lines = self.until_guest_line()?;
         if self.text.first() == Some(&b'\n') {
@@ -52,10 +52,10 @@ impl MonitorLines {
         Ok(lines)
     }
 
-    /// Returns the lines that have come so far and are not after the guest's next line.
+    /// Returns the lines that have been written so far and are not after the guest's next line.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     pub(crate) fn until_guest_line(&mut self) -> Result<Vec<String>> {
         self.read()?;
         let mut lines = Vec::new();
@@ -66,10 +66,10 @@ impl MonitorLines {
         Ok(lines)
     }
 
-    /// Returns all lines that are left, wherever the guest was: of a guest that has ended, or that nobody listens to.
+    /// Returns all remaining lines, regardless of the guest's: of a guest that has ended, or whose lines are not read.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     pub(crate) fn rest(&mut self) -> Result<Vec<String>> {
         let mut lines = self.until_guest_line()?;
         while self.text.first() == Some(&b'\n') {
@@ -83,7 +83,7 @@ impl MonitorLines {
         let cannot_read = || format!("cannot read {}", self.path.display());
         if self.file.is_none() {
             self.file = match File::open(&self.path) {
-                // QEMU has not made it yet, or the machine has no monitor.
+                // QEMU has not created it yet, or the machine has no monitor.
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
                 file => Some(file.with_context(cannot_read)?),
             };

@@ -1,4 +1,4 @@
-//! The QEMU of this machine: its program, its version, and how it emulates several processors.
+//! The QEMU of this machine: its program, its version, and its emulation of several processors.
 
 use anyhow::{Context, Result};
 use std::process::Command;
@@ -6,18 +6,18 @@ use std::process::Command;
 /// The name of QEMU's program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// The first version that never goes on with an old translation of code that another processor changes: by its commit
+/// The first version that never executes stale translations after another vCPU modifies code: by its commit
 /// deba78709ae8, "Always lock pages before translation".
 const TRANSLATES_SAFELY: (u32, u32) = (8, 1);
 
-/// The first version with a property of the accelerator that gives each instruction a block of its own; older ones
-/// have an option for it, which newer ones have dropped.
+/// The first version with a property of the accelerator that gives each instruction a block of its own; older ones have
+/// an option for it, which newer ones have removed.
 const HAS_ONE_INSN_PER_TB: (u32, u32) = (8, 1);
 
-/// QEMU's version: its first two numbers.
+/// Returns QEMU's version: its first two numbers.
 ///
 /// # Errors
-/// QEMU cannot be started, or does not print a version.
+/// If QEMU cannot be started, or does not print a version.
 pub fn version() -> Result<(u32, u32)> {
     let output =
         Command::new(QEMU).arg("--version").output().with_context(|| format!("cannot start {QEMU}"))?;
@@ -26,22 +26,22 @@ pub fn version() -> Result<(u32, u32)> {
         .with_context(|| format!("cannot find the version in what `{QEMU} --version` prints: {text:?}"))
 }
 
-/// The version in `QEMU emulator version 7.2.22 (…)`.
+/// Returns the version in `QEMU emulator version 7.2.22 (…)`.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split_once("version ")?.1.split(|letter: char| !letter.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The value of `-accel` for a guest that may change its own code, by the version of QEMU and the guest's processors.
+/// Returns the value of `-accel` for a guest that may modify its own code, by QEMU's version and number of processors.
 ///
-/// Before 8.1, a processor may translate code while another one writes to it, and the old translation is kept: Linux,
-/// which replaces the first byte of an instruction by an INT3 and then by another byte, executes that INT3 for ever. On
-/// one thread the processors take turns, and no translation meets a write.
+/// Before 8.1, a vCPU may translate code while another one writes to it, and the stale translation is kept: Linux,
+/// which replaces the first byte of an instruction by an INT3 and then by another byte, executes that INT3 forever. On
+/// one thread the vCPUs take turns, and no write occurs during a translation.
 pub(crate) const fn accelerator(version: (u32, u32), processors: u16) -> &'static str {
     if processors > 1 && is_older(version, TRANSLATES_SAFELY) { "tcg,thread=single" } else { "tcg" }
 }
 
-/// QEMU's arguments with which each instruction is executed by itself, by the version of QEMU.
+/// Returns QEMU's arguments with which each instruction is executed separately, by the version of QEMU.
 pub(crate) const fn one_by_one(version: (u32, u32)) -> &'static [&'static str] {
     if is_older(version, HAS_ONE_INSN_PER_TB) {
         &["-accel", "tcg", "-singlestep"]

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a folder, in memory if the system has `/dev/shm`: the file that is the machine's RAM is large and
-    /// rewritten all the time, which would be slow on a disk.
+    /// Makes a folder, in memory if the system has `/dev/shm`: the file of the machine's RAM is large and constantly
+    /// rewritten, which would be slow on a disk.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// If the folder cannot be made.
     pub fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let memory = Path::new("/dev/shm");
@@ -29,13 +29,13 @@ impl Scratch {
         Ok(Self(folder))
     }
 
-    /// The folder's path.
+    /// Returns the folder's path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// The path of a file in the folder.
+    /// Returns the path of a file in the folder.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)

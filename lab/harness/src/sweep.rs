@@ -10,7 +10,7 @@ use crate::judge::{Evidence, Source, Verdict};
 use crate::machine::{Machine, Outcome};
 use crate::workloads::{self, WORKLOADS};
 
-/// What to run.
+/// The workloads to run.
 #[derive(Clone, Debug)]
 pub struct Sweep<'a> {
     source: Source,
@@ -22,7 +22,7 @@ pub struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    /// All workloads with a source on a profile.
+    /// Returns all workloads with a source on a profile.
     #[must_use]
     pub const fn new(source: Source, profile: &'a str) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl<'a> Sweep<'a> {
         self
     }
 
-    /// Adds options to the monitor's.
+    /// Adds monitor options.
     #[must_use]
     pub fn monitor_options(mut self, options: &str) -> Self {
         self.monitor_options = format!(" {options}");
@@ -56,7 +56,7 @@ impl<'a> Sweep<'a> {
         self
     }
 
-    /// Gives the machine this many processors; the kernel uses all.
+    /// Sets the machine's number of processors; the kernel uses all.
     #[must_use]
     pub fn processors(mut self, processors: u16) -> Self {
         self.processors = processors;
@@ -66,7 +66,7 @@ impl<'a> Sweep<'a> {
     /// Boots our kernel, checks each run against the table of expectations, prints and returns the verdicts.
     ///
     /// # Errors
-    /// A machine did not end well, a workload is missing, or a run failed its check. The error names every run that
+    /// If a machine did not end well, a workload is missing, or a run failed its check. The error names every run that
     /// failed.
     pub fn run(&self) -> Result<Vec<Verdict>> {
         let images = Images::build()?;
@@ -103,7 +103,7 @@ impl<'a> Sweep<'a> {
         let names: Vec<&str> = self.only.map_or_else(|| all.clone().collect(), |only| named(only).collect());
         let mut expected: Vec<String> =
             names.into_iter().flat_map(|name| workloads::runs_of(name, self.processors)).collect();
-        // A boot of its own comes last.
+        // A separate boot comes last.
         runs.sort_unstable();
         expected.sort_unstable();
         ensure!(runs == expected, "{label}: {runs:?} ran instead of {expected:?}");
@@ -114,7 +114,7 @@ impl<'a> Sweep<'a> {
 /// Checks that each run was on a processor of its own: the first one's session on the first, and so on.
 ///
 /// # Errors
-/// Two processors are in one session, or one processor has run for another one.
+/// If two processors are in one session, or one processor has run for another one.
 fn shared_processor(outcome: &Outcome, processors: u16) -> Result<()> {
     let mut seen: HashMap<&str, Vec<u16>> = HashMap::new();
     for run in &outcome.transcript.runs {

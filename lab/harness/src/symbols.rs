@@ -13,7 +13,7 @@ impl Symbols {
     /// Reads the symbol table of an ELF file.
     ///
     /// # Errors
-    /// The file cannot be read or is not an ELF file.
+    /// If the file cannot be read or is not an ELF file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let file = object::File::parse(&*bytes).with_context(|| format!("{} is no ELF", path.display()))?;
@@ -26,7 +26,7 @@ impl Symbols {
         Self(pairs.into_iter().map(|(name, address)| (name.to_owned(), address)).collect())
     }
 
-    /// The addresses of all symbols, in ascending order.
+    /// Returns the addresses of all symbols, in ascending order.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
         let mut addresses: Vec<u64> = self.0.values().copied().collect();
@@ -38,7 +38,7 @@ impl Symbols {
     /// Returns the address of `name`.
     ///
     /// # Errors
-    /// The image has no symbol of this name.
+    /// If the image has no symbol of this name.
     pub fn address(&self, name: &str) -> Result<u64> {
         self.0.get(name).copied().with_context(|| format!("the image has no symbol {name}"))
     }

@@ -1,4 +1,4 @@
-//! Builds what the tests of the judges need: a guest's lines, a monitor's log, an ELF image.
+//! Builds the inputs for the tests of the judges: a guest's lines, a monitor's log, an ELF image.
 
 use pugmark_protocol::Samples;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::report::{Run, SampledSession, Transcript};
 use crate::scratch::Scratch;
 use crate::truth::{Branch, BranchKind, Record, RecordFlags, Truth, hash};
 
-/// Where the image's code is.
+/// The address of the image's code.
 pub(crate) const CODE: u64 = 0x1000;
 
 /// Parses the run of workload `name` from these lines. In a guest's lines the workload's name is added after the first
@@ -27,24 +27,24 @@ pub(crate) fn run(name: &str, text: &str) -> Run {
     transcript.runs.pop().unwrap()
 }
 
-/// The filter that a guest declares by this.
+/// Parses the filter that a guest declares.
 pub(crate) fn filter(text: &str) -> Filter {
     run("a", &format!("filter {text}")).filter
 }
 
-/// A log of these records.
+/// Returns a log of these records.
 pub(crate) fn truth(records: impl IntoIterator<Item = Record>) -> Truth {
     let mut truth = Truth::default();
     records.into_iter().for_each(|record| truth.take_in(record));
     truth
 }
 
-/// An instruction in the kernel.
+/// Returns a record of an instruction in the kernel.
 pub(crate) fn record(session: u16, rip: u64) -> Record {
     Record { rip, cr3: 0, session, flags: RecordFlags::new(0).traced(), cpu: 0 }
 }
 
-/// An ELF file that has this code at [`CODE`].
+/// Writes an ELF file that has this code at [`CODE`].
 pub(crate) fn image(scratch: &Scratch, code: &[u8]) -> PathBuf {
     let mut file = vec![];
     file.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
@@ -65,7 +65,7 @@ pub(crate) fn image(scratch: &Scratch, code: &[u8]) -> PathBuf {
     path
 }
 
-/// A guest that has decoded the first `front` instructions of `all`, and after a gap of `gap` instructions the
+/// Returns a guest that has decoded the first `front` instructions of `all`, and after a gap of `gap` instructions the
 /// rest.
 pub(crate) fn decoded(name: &str, all: u64, front: u64, gap: u64, after: &str, words: &str) -> (Run, Truth) {
     let addresses: Vec<u64> = (0..all).map(|n| 0x1000 + n).collect();
@@ -86,8 +86,8 @@ pub(crate) fn decoded(name: &str, all: u64, front: u64, gap: u64, after: &str, w
     (run, truth(addresses.iter().map(|&address| record(1, address))))
 }
 
-/// A guest that has recorded the first or the last `recorded` branches of `all`, each from one instruction to the
-/// next.
+/// Returns a guest that has recorded the first or the last `recorded` branches of `all`, each from one instruction to
+/// the next.
 pub(crate) fn recorded(name: &str, all: u64, recorded: u64, after: &str, words: &str) -> (Run, Truth) {
     let addresses: Vec<u64> = (0..=all).map(|n| 0x1000 + n).collect();
     let branches: Vec<u64> = addresses.windows(2).flatten().copied().collect();
@@ -113,7 +113,7 @@ pub(crate) fn recorded(name: &str, all: u64, recorded: u64, after: &str, words: 
     (run(name, &text), truth(records.chain(branches)))
 }
 
-/// A session that took as many samples at each of these addresses.
+/// Returns a session that took this number of samples at each of these addresses.
 pub(crate) fn samples_at(addresses: &[(u64, u64)]) -> SampledSession {
     let taken = addresses.iter().map(|(_, count)| count).sum();
     let totals = Samples { taken, ..Samples::default() };

@@ -1,13 +1,12 @@
-//! Decides how long a machine may take: as long as it makes progress.
+//! Limits the time of a machine to as long as it makes progress.
 //!
-//! A busy host makes a machine slow, and that is not the machine's fault. So the limit is not how long a machine has
-//! run but how long it has shown no progress. Progress is a line that the guest writes, or an instruction that the
-//! monitor logs.
+//! A busy host makes a machine slow, which is not the machine's fault. So the limit applies to the time without
+//! progress, not to the total time. Progress is a line that the guest writes, or an instruction that the monitor logs.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a machine.
+/// Limits of the time of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
     /// The longest time without progress.
@@ -17,14 +16,14 @@ pub struct TimeLimits {
 }
 
 impl Default for TimeLimits {
-    /// On an idle host the guest may decode a trace for a few seconds without writing a line; two minutes leave room
-    /// for a busy host.
+    /// Returns limits for an idle or a busy host: on an idle one the guest may decode a trace for a few seconds without
+    /// writing a line; two minutes leave room for a busy one.
     fn default() -> Self {
         Self { no_progress: Duration::from_secs(120), total: Duration::from_secs(3600) }
     }
 }
 
-/// Why a machine is given up.
+/// The reason why a machine is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedOut {
     /// No progress within this time.
@@ -42,7 +41,7 @@ impl fmt::Display for TimedOut {
     }
 }
 
-/// When a machine was last seen to make progress.
+/// The last time at which a machine made progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgressWatch {
     limits: TimeLimits,
@@ -52,10 +51,10 @@ pub(crate) struct ProgressWatch {
 }
 
 impl ProgressWatch {
-    /// How often to check the count of retired instructions while no lines come.
+    /// Interval of checks of the count of retired instructions while no lines come.
     const CHECK_EVERY: Duration = Duration::from_secs(2);
 
-    /// Begins to watch a machine that starts `now`.
+    /// Starts to watch a machine that starts `now`.
     pub(crate) const fn new(limits: TimeLimits, now: Instant) -> Self {
         Self { limits, started: now, last_progress: now, retired: 0 }
     }
@@ -72,10 +71,10 @@ impl ProgressWatch {
         }
     }
 
-    /// Returns how long to wait for a line before the next check.
+    /// Returns the time to wait for a line before the next check.
     ///
     /// # Errors
-    /// The reason to give the machine up.
+    /// Returns the reason to give the machine up.
     pub(crate) fn wait(&self, now: Instant) -> Result<Duration, TimedOut> {
         let TimeLimits { no_progress, total } = self.limits;
         let left = |since: Instant, limit: Duration| limit.saturating_sub(now.duration_since(since));
@@ -94,7 +93,7 @@ impl ProgressWatch {
 mod tests {
     use super::*;
 
-    /// What happens to the machine at one second of its life.
+    /// An event in the machine at one second of its life.
     enum Sign {
         Nothing,
         Line,
@@ -102,7 +101,7 @@ mod tests {
     }
     use Sign::{Line, Nothing, Retired};
 
-    /// The second, what is seen then, and what is decided: seconds to wait, or why to give up.
+    /// The second, the event, and the decision: seconds to wait, or the reason to give up.
     type Sight = (u64, Sign, Result<u64, TimedOut>);
 
     #[test]

@@ -10,9 +10,9 @@ use crate::report::Run;
 /// A workload's trace.
 #[derive(Clone, Debug)]
 pub struct Trace<'o> {
-    /// What the guest reported about it.
+    /// The guest's report of the trace.
     pub run: &'o Run,
-    /// Its bytes, in contiguous parts; something was lost between two parts.
+    /// The trace bytes, in contiguous parts; something was lost between two parts.
     pub parts: Vec<&'o [u8]>,
     /// The code that was traced.
     pub code: Vec<Code>,
@@ -21,7 +21,7 @@ pub struct Trace<'o> {
 /// Splits the debug console's bytes into the traces that the guest announced.
 ///
 /// # Errors
-/// There are fewer or more bytes than announced, or code is not in the image.
+/// If there are fewer or more bytes than announced, or code is not in the image.
 pub fn of<'o>(outcome: &'o Outcome, image: &Path) -> Result<Vec<Trace<'o>>> {
     let mut rest = outcome.dump.as_slice();
     let mut traces = Vec::new();

@@ -12,10 +12,10 @@ pub use pugmark_truth::{LogMode, Sum};
 
 use crate::scratch::open;
 
-/// What one machine has logged.
+/// The log of one machine.
 #[derive(Debug, Default)]
 pub struct Truth {
-    /// How many records of the log were read.
+    /// Number of records of the log that were read.
     read: usize,
     sessions: HashMap<u16, Vec<Record>>,
     branches: HashMap<u16, Vec<Branch>>,
@@ -25,7 +25,7 @@ pub struct Truth {
     sums: Vec<Sum>,
 }
 
-/// Where in the machine's memory the log is.
+/// The location of the log in the machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPlace {
     /// Address of the first byte.
@@ -41,7 +41,7 @@ impl Default for LogPlace {
 }
 
 impl LogPlace {
-    /// Finds the place in the monitor's options.
+    /// Parses the location from the monitor's options.
     #[must_use]
     pub fn of(options: &str) -> Self {
         let last = options.split_whitespace().filter_map(|word| word.strip_prefix("log=")).next_back();
@@ -54,17 +54,17 @@ impl LogPlace {
     }
 }
 
-/// Which privilege level decides whether a filter by level keeps a branch from one level to another.
+/// The privilege level of a branch between levels, for filters by level.
 ///
-/// The manual says only that records are kept by "CPL", not whether that is the level before or after the branch. The
-/// monitor's option `branch-level` has the same two values.
+/// The manual only defines that records are kept by "CPL", not whether that is the level before or after the branch.
+/// The monitor's option `branch-level` has the same two values.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Setting Up CPL-Qualified BTS".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BranchLevel {
-    /// The level of the code from which it comes.
+    /// The level of the branch's source.
     From,
-    /// The level of the code to which it leads.
+    /// The level of the branch's target.
     #[default]
     To,
 }
@@ -78,7 +78,7 @@ impl BranchLevel {
         if last == Some("from") { Self::From } else { Self::To }
     }
 
-    /// The privilege level at which a branch counts.
+    /// Returns the privilege level at which a branch counts.
     #[must_use]
     pub const fn cpl(self, branch: &Branch) -> u8 {
         match self {
@@ -88,59 +88,59 @@ impl BranchLevel {
     }
 }
 
-/// When an instruction retired.
+/// The time at which an instruction retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time {
     /// The instruction's number within its session, from 0 on.
     pub index: usize,
-    /// The time-stamp counter that the tracing hardware was given for it.
+    /// The time-stamp counter that the tracing hardware received for it.
     pub tsc: u64,
 }
 
 impl Truth {
-    /// An empty log of a machine whose branches count at this level.
+    /// Returns an empty log of a machine whose branches count at this level.
     #[must_use]
     pub fn with_branch_level(branch_level: BranchLevel) -> Self {
         Self { branch_level, ..Self::default() }
     }
 
-    /// An empty log of a machine whose monitor has these options.
+    /// Returns an empty log of a machine whose monitor has these options.
     #[must_use]
     pub fn with_options(options: &str) -> Self {
         Self { branch_level: BranchLevel::of(options), place: LogPlace::of(options), ..Self::default() }
     }
 
-    /// The sums of a log that keeps no records (`log-mode=hash`).
+    /// Returns the sums of a log that keeps no records (`log-mode=hash`).
     #[must_use]
     pub fn sums(&self) -> &[Sum] {
         &self.sums
     }
 
-    /// The level at which branches count.
+    /// Returns the level at which branches count.
     #[must_use]
     pub const fn branch_level(&self) -> BranchLevel {
         self.branch_level
     }
 
-    /// Every instruction of a trace session, in order.
+    /// Returns every instruction of a trace session, in order.
     #[must_use]
     pub fn session(&self, session: u16) -> &[Record] {
         self.sessions.get(&session).map_or(&[], Vec::as_slice)
     }
 
-    /// Every branch that was taken in a trace session while branches were recorded, in order.
+    /// Returns every branch that was taken in a trace session while branches were recorded, in order.
     #[must_use]
     pub fn branches(&self, session: u16) -> &[Branch] {
         self.branches.get(&session).map_or(&[], Vec::as_slice)
     }
 
-    /// The times at which some of a session's instructions retired, in the order in which they were logged.
+    /// Returns the times at which some of a session's instructions retired, in the order in which they were logged.
     #[must_use]
     pub fn times(&self, session: u16) -> &[Time] {
         self.times.get(&session).map_or(&[], Vec::as_slice)
     }
 
-    /// The sessions that have records, in ascending order.
+    /// Returns the sessions that have records, in ascending order.
     #[must_use]
     pub fn sessions(&self) -> Vec<u16> {
         let mut sessions: Vec<u16> = self.sessions.keys().copied().collect();
@@ -148,13 +148,13 @@ impl Truth {
         sessions
     }
 
-    /// How many records were read in total; also those that a ring had overwritten, or of which there are only sums.
+    /// Returns the number of records read, including those that a ring has overwritten, or that are only summed up.
     #[must_use]
     pub fn len(&self) -> usize {
         self.read
     }
 
-    /// Whether no record was read.
+    /// Returns true if no record was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.read == 0
@@ -164,7 +164,7 @@ impl Truth {
     /// running, if the log is no ring.
     ///
     /// # Errors
-    /// The file cannot be read, the memory has no log, or the log was too small.
+    /// If the file cannot be read, the memory has no log, or the log was too small.
     pub fn follow(&mut self, ram: &Path) -> Result<()> {
         let map = map(ram, self.place)?;
         let log = Log::new(&map).context("the monitor left no log")?;
@@ -197,15 +197,15 @@ impl Truth {
     /// Writes `session cpu cpl cr3 address`, one line per record; a `!` follows the address of a software interrupt.
     ///
     /// # Errors
-    /// An error of `out`.
+    /// Those of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         self.sessions().into_iter().try_for_each(|session| self.write_session(session, out))
     }
 
-    /// [`Self::write`] for one session.
+    /// Writes like [`Self::write`], for one session.
     ///
     /// # Errors
-    /// An error of `out`.
+    /// Those of `out`.
     pub fn write_session(&self, session: u16, out: &mut impl Write) -> io::Result<()> {
         for record in self.session(session) {
             let Record { rip, cr3, session, flags, cpu } = record;
@@ -216,16 +216,16 @@ impl Truth {
     }
 }
 
-/// Returns how many records the log has so far; 0 as long as QEMU has not created the file or the monitor has not begun
-/// the log.
+/// Returns the number of records in the log so far; 0 until QEMU has created the file and the monitor has begun the
+/// log.
 ///
 /// # Errors
-/// The file cannot be read, or the log is full: what the machine does after that cannot be judged.
+/// If the file cannot be read, or the log is full: later execution of the machine cannot be judged.
 pub fn retired(ram: &Path) -> Result<u64> {
     retired_at(ram, LogPlace::default())
 }
 
-/// [`retired`] for a log at another place.
+/// Returns the same as [`retired`], for a log at another place.
 ///
 /// # Errors
 /// Those of [`retired`].
@@ -255,7 +255,7 @@ fn map(ram: &Path, place: LogPlace) -> Result<Mmap> {
         .context("cannot map the machine's memory")
 }
 
-/// FNV-1a (64 bits) over addresses as little-endian `u64`.
+/// Returns FNV-1a (64 bits) over addresses as little-endian `u64`.
 #[must_use]
 pub fn hash(addresses: &[u64]) -> u64 {
     let bytes = addresses.iter().flat_map(|address| address.to_le_bytes());

@@ -1,14 +1,14 @@
-//! Checks that a kernel keeps to the rules of the hardware.
+//! Checks that a kernel obeys the rules of the hardware.
 //!
-//! The monitor writes a line for each rule that is broken:
+//! The monitor writes a line for each broken rule:
 //!
 //! - `monitor: violation processor=N NAME=COUNT…`: rules that hardware does not enforce, and how often each was
 //!   broken since the last such line.
 //! - `monitor: refused processor=N msr=0x… [value=0x…] rip=0x…: WHY`: RDMSR, or WRMSR of a value, raised #GP.
 //!
-//! A kernel that wants an access to be refused announces it by a `probe` line, before the access or before the workload
-//! ends. Two things may happen to a correct kernel, if it reports them: page faults of the debug store, which it
-//! handles, and branch records and samples that are lost because it does not drain the buffer.
+//! A kernel announces an access that it expects to be refused by a `probe` line, before the access or before the
+//! workload ends. Two things may happen to a correct kernel, if it reports them: page faults of the debug store, which
+//! it handles, and lost branch records and samples because it does not drain the buffer.
 
 use anyhow::{Context, Result};
 use pugmark_protocol::Access;
@@ -16,21 +16,21 @@ use pugmark_protocol::Access;
 /// The beginning of each of the monitor's lines.
 const MONITOR: &str = "monitor: ";
 
-/// One or more rules that were broken.
+/// One or more broken rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// An access that the hardware refuses with a fault.
     Refused(Access),
-    /// Rules that the hardware does not enforce: the name of each, and how often it was broken.
+    /// Rules that the hardware does not enforce: the name of each, and the number of violations.
     Unenforced(Vec<(String, u64)>),
 }
 
 impl Violation {
-    /// Parses one of the monitor's lines: the processor that broke the rules, and which; `None` if the line does not
-    /// report a broken rule.
+    /// Parses one of the monitor's lines: the processor that broke the rules, and the rules; `None` if the line does
+    /// not report a broken rule.
     ///
     /// # Errors
-    /// The line begins like a report of a broken rule but is malformed.
+    /// If the line begins like a report of a broken rule but is malformed.
     pub fn parse(line: &str) -> Result<Option<(u64, Self)>> {
         let Some(text) = line.strip_prefix(MONITOR) else { return Ok(None) };
         let words: Vec<&str> = text.split_whitespace().map(|word| word.trim_end_matches(':')).collect();
@@ -77,12 +77,12 @@ fn number(text: &str) -> Result<u64> {
     .with_context(|| format!("{text:?} is no number"))
 }
 
-/// What a kernel did wrong in one workload, and what it announced.
+/// A kernel's violations in one workload, and its announcements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations {
     /// The broken rules, each with the monitor's line that reports it.
     found: Vec<(Violation, String)>,
-    /// The accesses that the kernel wanted to be refused, in order.
+    /// The accesses that the kernel expected to be refused, in order.
     announced: Vec<Access>,
 }
 
@@ -92,13 +92,13 @@ impl Violations {
         self.found.push((violation, line.into()));
     }
 
-    /// Adds an access that the kernel wants to be refused.
+    /// Adds an access that the kernel expects to be refused.
     pub fn announce(&mut self, access: Access) {
         self.announced.push(access);
     }
 
-    /// Returns what was not as the kernel reported: a rule that it broke, an announced access that was not refused, a
-    /// reported page fault that did not happen.
+    /// Returns the first mismatch with the kernel's report: a rule that it broke, an announced access that was not
+    /// refused, a reported page fault that did not happen.
     #[must_use]
     pub fn unexplained(&self, reported: Reported) -> Option<String> {
         let mut announced = self.announced.iter();
@@ -134,7 +134,7 @@ impl Violations {
     }
 }
 
-/// What a kernel reports about itself, and the monitor reports too.
+/// A kernel's report about itself that the monitor's lines can confirm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
     /// Page faults of the debug store.
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn only_what_was_announced_may_be_refused() {
         let (ctl, read) = (Some(0x8000), None);
-        // The monitor's lines, the accesses that the kernel announced, and what is wrong.
+        // The monitor's lines, the accesses that the kernel announced, and the mismatch.
         for (lines, announced, expected) in [
             (&[][..], &[][..], None),
             (&[CTL], &[], Some(CTL)),

@@ -1,28 +1,28 @@
-//! The workloads of the guest kernel, and what may be missing from the trace of each.
+//! The workloads of the guest kernel, and the permitted loss of each.
 
 use anyhow::{Context, Result};
 
 use Loss::{Nothing, Overflow, Stop, Wrap};
 
-/// What may be missing from what is recorded of a workload.
+/// The permitted loss of a workload's recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing at all.
     Nothing,
-    /// What ran while the buffer was full, until the interrupt that makes room again. The buffer must run full.
+    /// Everything while the buffer was full, until the interrupt that drains it. The buffer must run full.
     Stop,
-    /// Everything except what is in the ring at the end.
+    /// Everything except the content of the ring at the end.
     Wrap,
-    /// What ran until an overflow was resolved; the machine must overflow.
+    /// Everything until an overflow was resolved; the machine must overflow.
     Overflow,
 }
 
 /// A workload of the guest kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What may be missing.
+    /// The permitted loss.
     pub loss: Loss,
 }
 
@@ -71,8 +71,8 @@ const ON_ALL: [&str; 11] = [
     "small-buffers", "circular", "nmi", "stop", "ring",
 ];
 
-/// The names of a workload's runs on a machine with this many processors: a run on another than the first has its
-/// processor's number after the name, as `sort@1`.
+/// Returns the names of a workload's runs on a machine with this many processors: a run on another than the first has
+/// its processor's number after the name, as `sort@1`.
 pub fn runs_of(workload: &str, processors: u16) -> impl Iterator<Item = String> {
     let last = if ON_ALL.contains(&workload) { processors } else { 1 };
     (0..last).map(move |number| match number {
@@ -81,7 +81,7 @@ pub fn runs_of(workload: &str, processors: u16) -> impl Iterator<Item = String> 
     })
 }
 
-/// The workload of a run with this name.
+/// Returns the workload of a run with this name.
 #[must_use]
 pub fn of_run(name: &str) -> &str {
     name.split_once('@').map_or(name, |(workload, _)| workload)
@@ -90,7 +90,7 @@ pub fn of_run(name: &str) -> &str {
 /// Finds a workload by its name.
 ///
 /// # Errors
-/// No workload has this name.
+/// If no workload has this name.
 pub fn find(name: &str) -> Result<&'static Workload> {
     let workload = WORKLOADS.iter().find(|workload| workload.name == name);
     workload.with_context(|| format!("{name} is no workload"))

@@ -13,7 +13,7 @@ const SAMPLES_SESSION: u16 = 33;
 const BRANCHES_SESSION: u16 = 34;
 /// Branch sampling begins after this many taken branches.
 const BRANCHES_BEFORE: usize = 100;
-/// How many instructions the kernel executes while its counter is on.
+/// Number of instructions that the kernel executes while its counter is on.
 const INSTRUCTIONS: usize = 2004;
 
 /// Checks that the counts and samples of this profile are those of the truth.
@@ -60,7 +60,7 @@ fn branch(line: &str) -> Option<(u64, u64)> {
     Some((number(from)?, number(to)?))
 }
 
-/// What the registers must hold, in their order.
+/// Returns the expected contents of the registers, in their order.
 fn last_branches(truth: &Truth, profile: &str) -> Vec<(u64, u64)> {
     const DEPTH: usize = 16;
     const VALID: u64 = 1 << 63;

@@ -1,5 +1,5 @@
-//! Each workload on each profile that has a Branch Trace Store: its records, and what is decoded from them, are checked
-//! against the truth.
+//! Each workload on each profile that has a Branch Trace Store: its records, and the instructions decoded from them,
+//! are compared with the truth.
 
 use pugmark_harness::judge::Source;
 use pugmark_harness::sweep::Sweep;

@@ -1,13 +1,13 @@
-//! What the counters of AMD's processors count equals the truth: each workload on one profile of each kind, and a few
-//! workloads on the others. `cargo xtask run --source counters` runs all workloads on all profiles.
+//! The counts of AMD's processors equal the truth: each workload on one profile of each kind, and a few workloads on
+//! the others. `cargo xtask run --source counters` runs all workloads on all profiles.
 
 use pugmark_harness::judge::Source;
 use pugmark_harness::sweep::Sweep;
 
-/// Workloads that differ in what counts: branches alone, interrupts, exceptions, changes of the privilege level.
+/// Workloads with different events: branches alone, interrupts, exceptions, changes of the privilege level.
 const FEW: &str = "sort,timer,exceptions,syscall,user-interrupt,filter-os,filter-user,nmi";
 
-/// All workloads on `profile`.
+/// Returns all workloads on `profile`.
 fn all(profile: &str) -> Sweep<'_> {
     Sweep::new(Source::Counters, profile)
 }

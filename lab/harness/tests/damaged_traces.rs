@@ -1,5 +1,5 @@
 //! Decodes a hundred thousand damaged variants of real traces: each error reports its place, nothing panics, and
-//! decoding goes on at the next PSB.
+//! decoding resumes at the next PSB.
 
 use fastrand::Rng;
 use pugmark_decoder_core::Error;
@@ -12,7 +12,7 @@ use pugmark_harness::machine::Machine;
 use pugmark_harness::traces;
 
 const VARIANTS: usize = 100_000;
-/// Parts of a trace that are longer than this are cut, so that a variant is decoded in microseconds.
+/// Longer parts of a trace are cut to this size, so that a variant is decoded in microseconds.
 const LONGEST: usize = 4096;
 
 #[test]
@@ -39,12 +39,12 @@ fn damage_is_reported_in_its_place_and_decoding_goes_on_after_it() {
     assert!(seen.resumed > VARIANTS / 20, "nothing was ever decoded after an error: {seen:?}");
 }
 
-/// What was counted over all variants.
+/// The counts over all variants.
 #[derive(Debug, Default)]
 struct Seen {
     instructions: usize,
     errors: usize,
-    /// How often instructions were decoded after an error and the next PSB.
+    /// Number of times that instructions were decoded after an error and the next PSB.
     resumed: usize,
 }
 
@@ -56,7 +56,7 @@ fn section(code: &Code) -> Section<'_> {
     }
 }
 
-/// Makes one to eight changes: bits, bytes, stretches that are removed or repeated, or noise.
+/// Makes one to eight changes: bits, bytes, removed or repeated stretches, or noise.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..rng.usize(1..=8) {
         if bytes.is_empty() {
@@ -81,7 +81,7 @@ fn decode(bytes: &[u8], image: Image<'_>, seen: &mut Seen) {
     let mut last_error = None;
     loop {
         let start = decoder.resync();
-        // If the search finds a PSB after the error, the decoder goes on there, or at an earlier one that it has seen
+        // If the search finds a PSB after the error, the decoder resumes there, or at an earlier one that it has seen
         // itself.
         let next = last_error.map_or(0, |offset: u64| usize::try_from(offset).unwrap());
         if let Some(psb) = sync::forward(bytes, next) {
@@ -97,7 +97,7 @@ fn decode(bytes: &[u8], image: Image<'_>, seen: &mut Seen) {
     }
 }
 
-/// Decodes to the end or to an error.
+/// Decodes up to the end or an error.
 fn until_error(decoder: &mut InsnDecoder<'_>, after_error: bool, seen: &mut Seen) -> Result<(), Error> {
     let before = seen.instructions;
     let result = loop {

@@ -1,4 +1,4 @@
-//! The example kernels boot, and what they print is right.
+//! The example kernels boot, and their output is right.
 
 use pugmark_harness::examples::{check, machine};
 use pugmark_harness::images::{Images, build_example};

@@ -50,8 +50,8 @@ fn a_kernel_that_is_not_ours_finds_pt_and_gets_gp_on_a_reserved_bit() {
     }
 }
 
-/// The kernel looks at what it is told of its memory, uses addresses where it has none, and makes a device write there.
-/// The monitor's heap and image are among these, and the monitor goes on.
+/// The kernel examines the reports about its memory, uses addresses without memory, and makes a device write there. The
+/// monitor's heap and image are among these, and the monitor continues.
 #[test]
 fn what_is_done_where_no_memory_is_is_told_once_for_each_place() {
     let outcome = boot("", 1);
@@ -104,7 +104,7 @@ fn a_kernel_that_breaks_a_rule_fails() {
     }
 }
 
-/// The log is the same whether instructions execute one by one or in stretches, also of code that changes itself.
+/// The log is the same for instructions executed one by one or in stretches, even for code that modifies itself.
 #[test]
 fn a_kernel_that_is_always_stepped_notices_nothing() {
     const CHANGES_ITSELF: u16 = 4;
@@ -116,8 +116,8 @@ fn a_kernel_that_is_always_stepped_notices_nothing() {
     assert_eq!(session, single.session(CHANGES_ITSELF));
 }
 
-/// Our kernel's own file, its module, lies at the end of RAM. The kernel is at the same addresses in both machines, so
-/// it executes the same.
+/// Our kernel's own file, its module, is at the end of RAM. The kernel is at the same addresses in both machines, so it
+/// executes the same.
 #[test]
 fn a_guest_has_ram_on_both_sides_of_the_monitor_and_the_log_is_above_it() {
     let images = Images::build().unwrap();

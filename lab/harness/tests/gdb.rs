@@ -1,8 +1,8 @@
 //! GDB in Debian's Linux on the virtual hardware: it records a program with Intel PT and walks back, with the installed
 //! libipt and with ours.
 //!
-//! It is long, because the machine and our library have to be built: `PUGMARK_LONG=1 cargo test -p pugmark-harness
-//! --test gdb`.
+//! The test is long, because the machine and our library have to be built: `PUGMARK_LONG=1 cargo test -p
+//! pugmark-harness --test gdb`.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_harness::images::{Images, build_libipt};
@@ -46,10 +46,10 @@ done:
     .size done, . - done
 ";
 
-/// How many instructions there are from `sum` to `done`: two around the twenty turns of five, and the call of `done`.
+/// Number of instructions from `sum` to `done`: two around the twenty iterations of five, and the call of `done`.
 const INSTRUCTIONS: u32 = 1 + 20 * 5 + 1 + 1;
 
-/// What GDB is told. It walks back from `done` to the last turn of `sum`, and then anywhere.
+/// GDB's commands. It walks back from `done` to the last iteration of `sum`, and then anywhere.
 const STEPS: &str = r"
 set width 0
 set height 0
@@ -92,7 +92,7 @@ for which in debian pugmark; do
 done
 ";
 
-/// Why the test cannot run here, or the kernel, busybox and the installed libipt.
+/// Returns the kernel, busybox and the installed libipt, or the reason why the test cannot run here.
 fn found() -> Result<[PathBuf; 3], String> {
     if std::env::var_os("PUGMARK_LONG").is_none_or(|value| value != "1") {
         return Err("it is long, and PUGMARK_LONG is not 1".into());
@@ -110,7 +110,7 @@ fn found() -> Result<[PathBuf; 3], String> {
     Ok([kernel, busybox, libipt.into()])
 }
 
-/// The text of a file that the guest left, without the number of the process.
+/// Returns the text of a file that the guest left, without the process ID.
 fn text(file: &[u8]) -> String {
     let text = String::from_utf8_lossy(file);
     let lines = text.lines().map(|line| line.split(" (process ").next().unwrap_or(line));

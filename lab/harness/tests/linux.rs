@@ -9,7 +9,7 @@ use pugmark_harness::time_limits::TimeLimits;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
+/// Returns Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
 fn debian() -> Option<[PathBuf; 2]> {
     let mut packages = Packages { no_install: true, tell: &mut |_| {} };
     let found = packages.kernel().and_then(|kernel| Ok([kernel, packages.busybox()?]));
@@ -19,7 +19,7 @@ fn debian() -> Option<[PathBuf; 2]> {
     found.ok()
 }
 
-/// What `pugmark` prints of a recording.
+/// Returns the output of `pugmark` for a recording.
 fn pugmark(program: &Path, arguments: &[&str], recording: &Path) -> Result<String> {
     let output = Command::new(program).args(arguments).arg(recording).output()?;
     let text = String::from_utf8(output.stdout)?;
@@ -27,7 +27,7 @@ fn pugmark(program: &Path, arguments: &[&str], recording: &Path) -> Result<Strin
     Ok(text)
 }
 
-/// A machine without the monitor.
+/// Returns a machine without the monitor.
 fn machine(scratch: &Scratch, kernel: PathBuf, guest: &Guest) -> Result<LinuxMachine> {
     let initramfs = scratch.file("initramfs");
     std::fs::write(&initramfs, guest.files().archive()?)?;
@@ -86,7 +86,7 @@ fn a_guest_that_ends_early_fails_with_its_last_words() -> Result<()> {
     Ok(())
 }
 
-/// What `start_kernel` of Linux calls first.
+/// The first calls of Linux's `start_kernel`.
 const FIRST_CALLS: [&str; 3] = ["set_task_stack_end_magic", "cgroup_init_early", "boot_cpu_init"];
 
 #[test]
@@ -117,10 +117,10 @@ fn a_probe_traces_the_boot_of_linux_from_the_first_instruction_as_the_log_has_it
     Ok(())
 }
 
-/// How many instructions the probe traces.
+/// Number of instructions that the probe traces.
 const INSTRUCTIONS: u64 = 500_000;
 
-/// With `PUGMARK_LONG=1`, fifteen times as often.
+/// Number of rewrites; with `PUGMARK_LONG=1`, fifteen times as many.
 const REWRITES: u32 = 100;
 
 /// Linux replaces the first byte of an instruction by an INT3 while it changes the rest, and the other processors

@@ -1,4 +1,4 @@
-//! Debian's kernels boot on every profile, sample and count, and find nothing wrong with the processor.
+//! Debian's kernels boot on every profile, sample and count, and report no problem with the processor.
 
 use anyhow::{Result, ensure};
 use pugmark_harness::linux::PERF;
@@ -6,8 +6,7 @@ use pugmark_harness::linux::boots::{LinuxBoot, one_a_profile};
 use pugmark_harness::linux::packages::Packages;
 use std::path::Path;
 
-/// Boots every fourth of the profiles, from this one on, each with one kernel. All are booted by
-/// `cargo xtask linux --boots`.
+/// Boots every fourth of the profiles, from this one on, each with one kernel. `cargo xtask linux --boots` boots all.
 fn boot_each_fourth(first: usize) -> Result<()> {
     if !Path::new(PERF).exists() {
         println!("skipped: there is no {PERF}");

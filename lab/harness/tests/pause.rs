@@ -8,13 +8,13 @@ use pugmark_harness::sweep::Sweep;
 
 #[test]
 fn a_trace_that_a_counters_nmis_pause_and_resume_is_what_ran_between_them() {
-    // The last one has no counter here: the program alone pauses and resumes.
+    // The last one has no counter here: only the program pauses and resumes.
     for profile in ["broadwell", "skylake", "icelake", "sapphire-rapids"] {
         Sweep::new(Source::Pt, profile).only("pause").run().unwrap();
     }
 }
 
-/// The truth has both: what was traced, and what ran while the trace was paused and the counter counted.
+/// The truth has both the traced code and the code that ran while the trace was paused and the counter counted.
 #[test]
 fn what_runs_while_a_trace_is_paused_is_not_in_it() {
     let images = Images::build().unwrap();

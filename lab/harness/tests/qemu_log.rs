@@ -10,10 +10,10 @@ use pugmark_harness::workloads::WORKLOADS;
 use std::thread;
 use std::time::Duration;
 
-/// Where the guest runs code: in its RAM, which ends where the monitor begins, and in pages that it maps elsewhere.
+/// The guest's code: in its RAM, which ends where the monitor begins, and in pages that it maps elsewhere.
 const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000..0x100_0000_0000];
 
-/// Time passes with the instructions, four nanoseconds for each, the monitor's included. QEMU is slow while it logs,
+/// Time advances with the instructions, four nanoseconds for each, including the monitor's. QEMU is slow while it logs,
 /// and without this the timer would seem faster: between two of its interrupts the guest executes as much as without a
 /// log.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=2,sleep=off"];
@@ -25,7 +25,7 @@ const TIME_LIMITS: TimeLimits =
 /// Workloads that share one log; a log of all workloads would be a gigabyte.
 const IN_A_LOG: usize = 8;
 
-/// Machines that run at the same time; each keeps one processor busy.
+/// Number of machines that run at the same time; each keeps one processor busy.
 const AT_A_TIME: usize = 2;
 
 /// A machine that is compared with its log: the profile, the guest's words before the workloads, and the workloads.
@@ -55,7 +55,7 @@ fn the_truth_is_what_qemu_executed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs these workloads while QEMU logs what it executes, and returns the differences from the truth.
+/// Runs these workloads while QEMU logs its execution, and returns the differences from the truth.
 fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<String> {
     let symbols = images.guest_symbols().unwrap();
     let address = |name| symbols.address(name).unwrap();
@@ -99,7 +99,7 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
     untraced.chain(sessions.iter().filter_map(compare)).collect()
 }
 
-/// Each processor's truth is what that processor executed, while others execute the same code.
+/// Checks that each processor's truth is its own execution, while others execute the same code.
 #[test]
 fn the_truth_of_each_processor_is_what_it_executed() {
     /// The sessions in which the kernel's processors trace, one for each.

@@ -1,11 +1,11 @@
-//! Which of the processor's registers the driver reads and writes for each thing it does, as the monitor reports it:
-//! each access takes a hundred cycles and more, and many of them are made with interrupts off.
+//! The registers that the driver reads and writes for each of its operations, as the monitor reports them: each access
+//! takes a hundred cycles and more, and many of them are made with interrupts off.
 
 use pugmark_harness::images::Images;
 use pugmark_harness::machine::Machine;
 use std::collections::BTreeMap;
 
-/// The manual's name of a register that the driver uses, without IA32_.
+/// Returns the manual's name of a register that the driver uses, without IA32_.
 fn name(msr: &str) -> &str {
     match msr {
         "0x1d9" => "DEBUGCTL",
@@ -19,7 +19,7 @@ fn name(msr: &str) -> &str {
     }
 }
 
-/// An access that a line reports: `read` or `wrote` and the register, and for RTIT_CTL whether TraceEn was written.
+/// Returns the access that a line reports: `read` or `wrote` and the register, for RTIT_CTL also the written TraceEn.
 fn access(line: &str) -> Option<String> {
     let words: Vec<&str> = line.strip_prefix("monitor: ")?.split(' ').collect();
     let &[how @ ("read" | "wrote"), _, msr, value, _] = words.as_slice() else { return None };
@@ -40,14 +40,14 @@ fn a_start_an_interrupt_and_a_stop_take_these_accesses_and_no_others() {
     let outcome = machine.run(|line| accesses.extend(access(line))).unwrap();
     let run = outcome.transcript.runs.iter().find(|run| run.name == "small-buffers").unwrap();
     let pmis = run.stat.unwrap().pmis as usize;
-    // What comes up to each start and stop, and how often.
+    // The accesses up to each start and stop, and their number of occurrences.
     let mut found: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     for part in accesses.split_inclusive(|access| access == "starts" || access == "stops") {
         *found.entry(part.iter().map(String::as_str).collect()).or_default() += 1;
     }
     let position = ["wrote RTIT_STATUS", "wrote RTIT_OUTPUT_BASE", "wrote RTIT_OUTPUT_MASK_PTRS", "starts"];
     let read = ["read RTIT_STATUS", "read RTIT_OUTPUT_BASE", "read RTIT_OUTPUT_MASK_PTRS"];
-    // Which bits of the output's mask the processor keeps is tried out once.
+    // The writable bits of the output's mask are probed once.
     let tried = ["read RTIT_OUTPUT_MASK_PTRS", "wrote RTIT_OUTPUT_MASK_PTRS"].repeat(2);
     let unused = ["read DEBUGCTL", "read RTIT_CTL"];
     let cleared = ["wrote PERF_GLOBAL_OVF_CTRL"];
@@ -59,7 +59,7 @@ fn a_start_an_interrupt_and_a_stop_take_these_accesses_and_no_others() {
     let looks = ["read PERF_GLOBAL_STATUS", "read DEBUGCTL", "read RTIT_CTL"];
     let again = [&acknowledged[..], &read, &looks, &position].concat();
     let stopped = [&["read RTIT_STATUS"][..], &owned, &["stops"]].concat();
-    // The registers are as they were before the trace.
+    // The registers have their values from before the trace.
     let restored = ["wrote RTIT_STATUS", "wrote RTIT_OUTPUT_MASK_PTRS", "wrote RTIT_OUTPUT_BASE", "stops"];
     let given_back = [&read[..], &owned, &["read RTIT_OUTPUT_MASK_PTRS"], &restored].concat();
     let expected =

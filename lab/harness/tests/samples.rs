@@ -1,5 +1,5 @@
-//! Ops that Instruction Based Sampling has sampled: they retired, and they are distributed over the functions as the
-//! truth is.
+//! Ops sampled by Instruction Based Sampling: they retired, and their distribution over the functions is that of the
+//! truth.
 //!
 //! There are three seeds, each on its own profile. By default they have 10 000 samples together, which takes two
 //! minutes; with `PUGMARK_LONG=1` each seed has that many.
@@ -11,13 +11,13 @@ use pugmark_harness::sweep::Sweep;
 
 /// Below this probability a distribution counts as different.
 const LEAST: f64 = 0.001;
-/// The same where each workload runs once: its samples are not independent of each other, because a period begins
-/// where the handler of the last sample has returned. Six runs had probabilities of 0.01 to 0.25, one 0.0002.
+/// The same for a single round: its samples are not independent of each other, because a period begins where the
+/// handler of the last sample has returned. Six runs had probabilities of 0.01 to 0.25, one 0.0002.
 const LEAST_OF_ONE_ROUND: f64 = 1e-5;
 /// The number of samples: by default of all seeds together, with `PUGMARK_LONG=1` of each seed.
 const SAMPLES: u64 = 10_000;
-/// Workloads that compute, and how often each is sampled: as often as the monitor's log has room for. Each part has a
-/// third of [`SAMPLES`].
+/// Workloads that compute, and the rounds of each, limited by the size of the monitor's log. Each part has a third of
+/// [`SAMPLES`].
 const PARTS: [(&str, u32); 3] = [
     ("sort,hash-map,strings", 7),
     ("recursion,interpreter,dispatch,nmi", 7),
@@ -26,8 +26,8 @@ const PARTS: [(&str, u32); 3] = [
 /// A few workloads of all kinds.
 const FEW: &str = "sort,exceptions,syscall,user-interrupt";
 
-/// Boots `profile`, whose random numbers begin with `seed`, to sample some workloads (`None`: all) `rounds` times.
-/// Returns how well the samples of ops fit.
+/// Boots `profile`, whose random numbers start with `seed`, to sample some workloads (`None`: all) `rounds` times.
+/// Returns the fit of the samples of ops.
 fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
     let mut sweep = Sweep::new(Source::Ibs, profile).monitor_options(&format!("seed={seed}"));
     if let Some(only) = only {
@@ -38,8 +38,8 @@ fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
     verdicts.unwrap().into_iter().filter_map(fit).sum()
 }
 
-/// Checks that the samples of a seed are distributed as the truth is, and that there are enough: of its own part, or of
-/// all parts.
+/// Checks that the distribution of a seed's samples is that of the truth, and that there are enough: of its own part,
+/// or of all parts.
 fn as_the_truth_is(profile: &str, seed: u64, part: usize) {
     let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
     let (parts, least) =

@@ -10,8 +10,8 @@ use pugmark_harness::report::Run;
 use pugmark_harness::traces::{self, Trace};
 use pugmark_harness::truth::hash;
 
-/// After the last packet of a trace that was cut, libipt 2.0.5 walks on to the next instruction that needs a packet;
-/// our decoder ends with what the packets say. The difference is at most this many instructions.
+/// After the last packet of a trace that was cut, libipt 2.0.5 continues to the next instruction that needs a packet;
+/// our decoder ends with the packets. The difference is at most this many instructions.
 const WALKED_ON: usize = 64;
 
 fn same_as_libipt(profile: &str) {
@@ -44,8 +44,8 @@ fn section(code: &Code) -> Section<'_> {
     Section { base: code.base, bytes: &code.bytes, cr3: code.cr3 }
 }
 
-/// Compares count and hash of all parts; if the trace was cut, of each part without the instructions that libipt walks
-/// on. Returns the number of instructions.
+/// Compares count and hash of all parts; if the trace was cut, of each part without the additional instructions of
+/// libipt. Returns the number of instructions.
 fn compare(run: &Run, parts: &[Decoded]) -> Result<usize, String> {
     let stat = run.stat.ok_or("no stat line")?;
     if let Some(error) = parts.iter().find_map(|part| part.errors.first()) {

@@ -1,4 +1,4 @@
-//! What several processors do together: the workloads of our kernel that one processor alone cannot run.
+//! Joint work of several processors: the workloads of our kernel that need more than one.
 
 use pugmark_harness::images::Images;
 use pugmark_harness::machine::{Machine, Outcome};
@@ -14,13 +14,13 @@ fn boot(monitor_options: &str, words: &str) -> Outcome {
     let images = Images::build().unwrap();
     let words = format!("{words} processors={PROCESSORS}");
     let options = format!("profile=skylake {monitor_options}");
-    // As long as it makes progress.
+    // As long as the machine makes progress.
     let time_limits = TimeLimits { total: Duration::from_secs(4 * 3600), ..TimeLimits::default() };
     let machine = Machine::on_monitor(&images, &options, &words).time_limits(time_limits);
     machine.processors(PROCESSORS).run(|_| {}).unwrap()
 }
 
-/// How many PMIs there are on each processor, and with PUGMARK_LONG=1.
+/// Number of PMIs on each processor, and with PUGMARK_LONG=1.
 const PMIS: u64 = 200;
 const LONG: u64 = 10_000;
 
@@ -51,7 +51,7 @@ fn dense_pmis_on_four_processors_lose_no_byte_and_double_none() {
     assert_eq!(cpus, [0, 1, 2, 3], "each has traced itself");
 }
 
-/// Checks a run against its session in the log; returns the processors that were in it, and how many instructions.
+/// Checks a run against its session in the log; returns the processors that were in it, and the number of instructions.
 fn is_the_truth(outcome: &Outcome, name: &str) -> (Vec<u16>, u64) {
     let run = outcome.transcript.runs.iter().find(|run| run.name == name);
     let run = run.unwrap_or_else(|| panic!("{name} is missing"));
@@ -95,7 +95,7 @@ fn what_two_processors_do_in_turns_is_in_that_order_when_their_traces_are_merged
     assert!(line.unwrap().starts_with("merged turns=200 "));
 }
 
-/// How much of a trace each sink finds, and what it costs in this kernel.
+/// The amount that each sink finds in a trace, and its cost in this kernel.
 #[test]
 fn each_sink_finds_something_in_the_trace_and_says_what_it_cost() {
     let outcome = boot("", "only=sinks");

@@ -1,5 +1,4 @@
-//! Time in a trace that the guest has taken of itself: at each instruction the decoder's bounds contain the TSC that
-//! the model was given.
+//! Time in a guest's trace of itself: at each instruction the decoder's bounds contain the TSC that the model received.
 
 use pugmark_decoder_core::config::{Clocks, Config};
 use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
@@ -97,6 +96,6 @@ fn the_bounds_hold_the_tsc_that_the_model_was_given_at_each_instruction() {
     let (_, mtc) = check("and MTC packets", timeline(CLOCKS), &decoded, &times);
     let cyc = check("TSC and CYC packets", timeline(no_crystal).with_speed(speed), &decoded, &times);
     let every = check("all of them", timeline(CLOCKS).with_speed(speed), &decoded, &times);
-    // Of MTC and CYC, neither is always narrower than the other.
+    // Neither MTC nor CYC is always narrower than the other.
     assert!(mtc < tsc && cyc.1 < tsc && every.1 <= mtc.min(cyc.1), "each narrows the bounds");
 }

@@ -14,11 +14,11 @@ use pugmark_harness::truth::{Branch, BranchKind};
 
 const PROFILE: &str = "skylake";
 
-/// Time passes with the instructions, so that two runs do the same.
+/// Time advances with the instructions, so that two runs execute the same.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 
-/// Workloads that both sources trace and that do the same no matter when interrupts come. Left out: `timer`, which
-/// waits for interrupts; `hash-map`, which looks for a place in the heap, where the other source has left other holes;
+/// Workloads that both sources trace and that execute the same at any time of interrupts. Excluded: `timer`, which
+/// waits for interrupts; `hash-map`, which searches the heap for space, where the other source has left other holes;
 /// `address-spaces`, where the kernel drains branch records before each switch; `stop`, where PT is off for a while.
 const WORKLOADS: [&[&str]; 2] = [
     &["recursion", "sort", "dispatch", "interpreter", "strings", "exceptions", "shadows", "syscall"],
@@ -35,7 +35,7 @@ const WORKLOADS: [&[&str]; 2] = [
     ],
 ];
 
-/// How many branches may differ because the driver starts and stops the two sources differently.
+/// Number of branches that may differ because the driver starts and stops the two sources differently.
 const DRIVER: usize = 60;
 /// The same in instructions. Each driver also reads registers to prove that they are its own.
 const DRIVER_INSTRUCTIONS: usize = 600;
@@ -61,10 +61,10 @@ fn agree(workloads: &[&str]) {
             .unwrap()
     };
     for name in workloads {
-        // Each workload has a machine of its own, so that what ran before makes no difference.
+        // Each workload has a machine of its own, so that earlier workloads make no difference.
         let mut boot = boots(Source::Pt, PROFILE, Some(name)).swap_remove(0);
         boot.command_line.push_str(" dump");
-        // The kernel is in the truth also where only programs are traced.
+        // The kernel is in the truth even if only user-mode code is traced.
         boot.monitor_options.push_str(" step=all-levels");
         let packets = run(&boot);
         let boot = boots(Source::Bts, PROFILE, Some(name)).swap_remove(0);
@@ -95,8 +95,8 @@ fn agree(workloads: &[&str]) {
     }
 }
 
-/// Compares the kinds of branches that the monitor reports with the decoder's reading of the instructions at their
-/// sources, if these are known. Returns how many were compared and how many there are, without events, which come from
+/// Compares the kinds of branches that the monitor reports with the decoder's classes of the instructions at their
+/// sources, if these are known. Returns the numbers of compared and of all branches, without events, which come from
 /// any instruction.
 fn check_kinds(branches: &[Branch], code: &[Code]) -> (usize, usize) {
     let instructions = branches.iter().filter(|branch| branch.kind != BranchKind::Event);

@@ -1,9 +1,9 @@
-//! Each workload on each profile: the guest decodes its trace, and the result is checked against the truth.
+//! Each workload on each profile: the guest decodes its trace, and the result is compared with the truth.
 
 use pugmark_harness::judge::Source;
 use pugmark_harness::sweep::Sweep;
 
-/// All workloads on `profile`.
+/// Returns all workloads on `profile`.
 fn all(profile: &str) -> Sweep<'_> {
     Sweep::new(Source::Pt, profile)
 }
@@ -28,7 +28,7 @@ fn sapphire_rapids() {
     all("sapphire-rapids").run().unwrap();
 }
 
-/// Behaviour that the manual leaves to the processor, chosen the other way.
+/// Implementation-specific behaviour, chosen the other way.
 const OTHERWISE: &str = "long-tnt=off deferred-tips=on psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on \
                          pmi-skid=150 visibility=0";
 
@@ -44,15 +44,15 @@ fn sapphire_rapids_that_chooses_otherwise() {
     sweep.monitor_options(OTHERWISE).run().unwrap();
 }
 
-/// The monitor steps each instruction instead of running several at once, so that interrupts, changes of level and
-/// losses also come in the middle of such a stretch.
+/// The monitor steps each instruction instead of running several at full speed, so that interrupts, changes of level
+/// and losses also occur in the middle of such a stretch.
 #[test]
 fn skylake_instruction_by_instruction() {
     let only = "strings,timer,exceptions,shadows,syscall,user-interrupt,address-spaces,nmi,overflow";
     all("skylake").only(only).monitor_options("stretch=1").run().unwrap();
 }
 
-/// Each processor is traced at the same time as the others; buffers of two pages make an interrupt of each page.
+/// Traces all processors at the same time; buffers of two pages make an interrupt of each page.
 #[test]
 fn skylake_on_four_processors() {
     let only = "recursion,sort,timer,small-buffers,circular,nmi,stop,ring";

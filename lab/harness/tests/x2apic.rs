@@ -1,4 +1,4 @@
-//! The local APIC in x2APIC mode: PMIs, the timer and NMIs come through registers that are MSRs.
+//! The local APIC in x2APIC mode: PMIs, the timer and NMIs through registers that are MSRs.
 
 use pugmark_harness::judge::Source;
 use pugmark_harness::sweep::Sweep;

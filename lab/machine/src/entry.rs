@@ -7,8 +7,8 @@
 use core::arch::global_asm;
 
 unsafe extern "C" {
-    /// The kernel's main function, with the values of EAX and EBX that the boot loader left. EAX is multiboot2's magic
-    /// number, or any other value with PVH; EBX is the physical address of the boot information.
+    /// Runs the kernel, with the values of EAX and EBX that the boot loader left. EAX is multiboot2's magic number, or
+    /// any other value with PVH; EBX is the physical address of the boot information.
     fn kernel_main(eax: u32, ebx: u32) -> !;
 }
 

@@ -1,10 +1,10 @@
-//! What the instructions that ask a processor get, and what it raises by itself.
+//! The results of instructions that query a processor, and the interrupts that it raises.
 
 /// #GP(0): the instruction that accessed the MSR faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneralProtection;
 
-/// What CPUID leaves in EAX, EBX, ECX and EDX.
+/// The values of EAX, EBX, ECX and EDX after CPUID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuidResult {
     /// EAX.

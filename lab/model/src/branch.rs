@@ -1,4 +1,4 @@
-//! What kind of instruction the tracing hardware saw retire.
+//! The kind of an instruction that retired, as the tracing hardware sees it.
 //!
 //! Source of the kinds: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing". `iced-x86`
 //! decodes the bytes of an instruction.
@@ -8,7 +8,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Reg
 use crate::instruction_cache::InstructionCache;
 use crate::{Context, ExecMode, Retired};
 
-/// An instruction as tracing sees it.
+/// The kind of an instruction for tracing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InstructionKind {
     /// Nothing to trace.
@@ -43,13 +43,13 @@ pub(crate) enum InstructionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DecodedInstruction {
     pub(crate) kind: InstructionKind,
-    /// In bytes; 0 when the bytes are not a valid instruction.
+    /// In bytes; 0 if the bytes are not a valid instruction.
     pub(crate) len: u8,
 }
 
 impl DecodedInstruction {
-    /// The address of the instruction after this one. EIP has 32 bits in 16-bit code too: only a taken branch truncates
-    /// it to the operand size.
+    /// Returns the address of the next instruction in memory. EIP has 32 bits in 16-bit code too: only a taken branch
+    /// truncates it to the operand size.
     pub(crate) fn next_ip(self, before: &Context) -> u64 {
         let next = before.ip.wrapping_add(u64::from(self.len));
         match before.mode {
@@ -58,7 +58,7 @@ impl DecodedInstruction {
         }
     }
 
-    /// Whether execution can continue elsewhere than after this instruction.
+    /// Returns true if execution can continue elsewhere than after this instruction.
     pub(crate) fn may_transfer(self) -> bool {
         !matches!(
             self.kind,
@@ -71,7 +71,7 @@ impl DecodedInstruction {
     }
 }
 
-/// Decoded instructions, kept because decoding is slow.
+/// Decoded instructions, cached because decoding is slow.
 #[derive(Debug)]
 pub(crate) struct DecodeCache(InstructionCache<DecodedInstruction>);
 
@@ -100,7 +100,7 @@ pub(crate) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> DecodedInstructio
     DecodedInstruction { kind: classify(&instruction), len: instruction.len() as u8 }
 }
 
-/// Whether a near direct call has displacement 0. The operand size gives the width of its target.
+/// Returns true if a near direct call has displacement 0. The operand size gives the width of its target.
 fn is_call_to_next(instruction: &Instruction) -> bool {
     match instruction.op0_kind() {
         OpKind::NearBranch16 => instruction.near_branch16() == instruction.next_ip16(),

@@ -1,4 +1,4 @@
-//! The state and the events that the tracing hardware is given.
+//! The state and the events that are the input of the tracing hardware.
 
 use crate::ExecMode;
 
@@ -7,7 +7,7 @@ use crate::ExecMode;
 pub struct Context {
     /// The instruction pointer as a linear address: the code segment's base is included.
     pub ip: u64,
-    /// The code segment's base; without meaning in 64-bit mode.
+    /// The code segment's base; ignored in 64-bit mode.
     pub cs_base: u64,
     /// CR3 as a MOV from it would read it.
     pub cr3: u64,
@@ -20,7 +20,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The same state with `ip` as an offset in the code segment (RIP or EIP).
+    /// Returns the same state with `ip` as an offset in the code segment (RIP or EIP).
     pub(crate) const fn effective(self) -> Self {
         match self.mode {
             ExecMode::Bits64 => self,
@@ -31,7 +31,7 @@ impl Context {
     }
 }
 
-/// One instruction that retired. A REP string instruction is one instruction, however often it repeats.
+/// One instruction that retired. A REP string instruction is one instruction, regardless of its iterations.
 ///
 /// An instruction that faults, and INT n, INT3, INT1 and INTO when they are delivered, are not a `Retired`: each is
 /// a [`Delivery`].
@@ -43,10 +43,10 @@ pub struct Retired<'a> {
     pub after: Context,
     /// The instruction's bytes; further bytes may follow them and are ignored.
     pub bytes: &'a [u8],
-    /// The time-stamp counter when it retired.
+    /// The time-stamp counter at its retirement.
     pub tsc: u64,
-    /// PTWRITE's operand, zero-extended; MWAIT's hints (EAX) in bits 31:0 and extensions (ECX) in bits 63:32.
-    /// Without meaning for other instructions.
+    /// PTWRITE's operand, zero-extended; MWAIT's hints (EAX) in bits 31:0 and extensions (ECX) in bits 63:32. Ignored
+    /// for other instructions.
     pub operand: u64,
 }
 
@@ -74,11 +74,11 @@ impl DeliveryKind {
 /// The delivery of an interrupt or exception.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
-    /// What was delivered.
+    /// The kind of the event.
     pub kind: DeliveryKind,
-    /// Its vector.
+    /// The vector.
     pub vector: u8,
-    /// The state before it. `ip` is the address that a FUP packet (the source of an event) gives: the next
+    /// The state before the event. `ip` is the address that a FUP packet (the source of an event) gives: the next
     /// instruction's for interrupts, NMIs and traps, the instruction's own for faults and software interrupts.
     pub before: Context,
     /// The state at the first instruction of the handler.

@@ -1,4 +1,4 @@
-//! A cache of what was computed for instructions.
+//! A cache of results computed for instructions.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,18 +6,18 @@ use core::mem;
 
 use crate::{ExecMode, Retired};
 
-/// Results computed for instructions, by address and bytes. The caller steps through loops and handlers again and
-/// again, and decoding is the slowest part of a step.
+/// Results computed for instructions, by address and bytes. The caller repeatedly steps through loops and handlers, and
+/// decoding is the slowest part of a step.
 ///
-/// The cache grows with the code that runs: a short program does not need many entries, while a kernel with an
-/// interrupt handler executes thousands of different instructions between two interrupts.
+/// The cache grows with the code that runs: a short program needs few entries, while a kernel with an interrupt handler
+/// executes thousands of different instructions between two interrupts.
 #[derive(Clone, Debug)]
 pub(crate) struct InstructionCache<T> {
-    /// Their number is 0 or a power of two.
+    /// The entries; their number is 0 or a power of two.
     entries: Vec<Option<CachedResult<T>>>,
-    /// Those that others took the place of last: of some hundred instructions in a loop a tenth share a place.
+    /// The most recently evicted entries: of some hundred instructions in a loop a tenth share a slot.
     replaced_last: Vec<Option<CachedResult<T>>>,
-    /// How often an instruction was forgotten because of others.
+    /// Number of entries lost by eviction.
     replaced: usize,
 }
 
@@ -39,7 +39,7 @@ impl<T: Copy> InstructionCache<T> {
         Self { entries: Vec::new(), replaced_last: Vec::new(), replaced: 0 }
     }
 
-    /// Returns the result for an instruction; if it is not in the cache, `find` computes it.
+    /// Returns the result for an instruction; if it is not cached, `find` computes it.
     pub(crate) fn get_or_compute(&mut self, retired: &Retired, find: impl FnOnce() -> T) -> T {
         let (ip, mode) = (retired.before.ip, retired.before.mode);
         let bytes = first_bytes(retired.bytes);
@@ -78,11 +78,11 @@ fn entry_index(ip: u64, entries: usize) -> usize {
     (ip ^ ip >> 10) as usize & entries.saturating_sub(1)
 }
 
-/// The first 15 bytes, and in the last byte their number.
+/// Returns the first 15 bytes, with their number in the last byte.
 ///
-/// This is computed for each instruction. Two loads that overlap are faster than a loop over the bytes.
+/// This runs for each instruction. Two overlapping loads are faster than a loop over the bytes.
 fn first_bytes(bytes: &[u8]) -> u128 {
-    /// The integers at the start and at the end of some bytes that are no longer than both, as one integer.
+    /// Returns the integers at the start and at the end of some bytes that are no longer than both, as one integer.
     macro_rules! ends {
         ($integer:ty, $bytes:expr) => {{
             let after = $bytes.len() - size_of::<$integer>();
@@ -123,7 +123,7 @@ mod tests {
             at(0x1000, ExecMode::Bits64, &[0x91]),
             at(0x1000, ExecMode::Bits64, &[0x90, 0]),
             at(0x1000, ExecMode::Bits32, &[0x90]),
-            // In the same place as the first instruction.
+            // In the same slot as the first instruction.
             at(0x1000 + (1 << 40), ExecMode::Bits64, &[0x90]),
         ];
         for other in others {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn grows_until_what_runs_has_room() {
-        // The instructions of a loop, and how many of them are still computed in the last turn.
+        // The instructions of a loop, and the number of them that are still computed in the last iteration.
         for (instructions, anew) in [(1, 0), (64, 0), (500, 0), (4096, 0), (8192, 0), (12288, 12288)] {
             let mut remembered = InstructionCache::new();
             let mut found = 0;

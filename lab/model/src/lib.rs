@@ -1,19 +1,19 @@
-//! The tracing and counting hardware of x86 processors as a library: what the units of a processor answer to CPUID,
-//! RDMSR and WRMSR, and what they write to memory while instructions retire.
+//! The tracing and counting hardware of x86 processors as a library: the results of CPUID, RDMSR and WRMSR, and the
+//! data that the units write to memory while instructions retire.
 //!
-//! The model executes nothing. Its caller does: a monitor below a kernel, a recorder of programs, a test. It reports
-//! each step, and the model makes of it what the hardware would: packets, branch records, samples, counts, interrupts.
-//! An access that the manual forbids raises #GP here, too; mistakes that hardware does not report are counted
-//! ([`Violations`]).
+//! The model executes nothing. Its caller does: a monitor below a kernel, a recorder of programs, a test. The caller
+//! reports each step, and the model produces what the hardware would: packets, branch records, samples, counts,
+//! interrupts. An access that the manual forbids raises #GP here, too; violations that hardware does not report are
+//! counted ([`Violations`]).
 //!
 //! Intel's processors are in [`intel`], AMD's in [`amd`], each written from its vendor's manuals and not from the
-//! driver, so that a misreading in one shows in the other. Instructions are decoded by `iced-x86`, not by the decoder
-//! that will read the trace, for the same reason. What all processors do is the trait [`Processor`]; which units a
-//! processor has, and what it enumerates, is data: its profile.
+//! driver, so that a misreading in one shows in the other. For the same reason `iced-x86` decodes instructions, not the
+//! decoder that will read the trace. The trait [`Processor`] is common to all processors; a processor's units and its
+//! enumeration are data: its profile.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
-//! A value of [`IntelProcessor`](intel::IntelProcessor) is one logical processor. A step takes this way through it:
+//! A value of [`IntelProcessor`](intel::IntelProcessor) is one logical processor. It handles a step in this order:
 //!
 //! ```text
 //!            the caller, which executes the code and has the memory
@@ -38,27 +38,26 @@
 //!    bts                a record of a branch -> ds -> memory; full -> perfmon +
 //! ```
 //!
-//! `intel/ds` has the save area that IA32_DS_AREA points to, and reaches it by linear addresses
+//! `intel/ds` has the save area to which IA32_DS_AREA points, and accesses it by linear addresses
 //! ([`PhysMemory::translate`]); `pt` writes to physical ones. `intel/perfmon` has the global status, the LVT entry and
-//! the PMIs on their way, which arrive some instructions later. The units reach all of that through the `Bus`.
+//! the in-flight PMIs, which arrive some instructions later. The units access all of that through the `Bus`.
 //!
-//! An [`AmdProcessor`](amd::AmdProcessor) is called in the same way. It hands a step to `branches`, `counters`,
-//! `ibs/fetch` and `ibs/op`, which keep all they record in registers; `local_apic` has their interrupts.
+//! An [`AmdProcessor`](amd::AmdProcessor) is called in the same way. It passes a step to `branches`, `counters`,
+//! `ibs/fetch` and `ibs/op`, which keep all their records in registers; `local_apic` has their interrupts.
 //!
-//! | you look for | it is in |
+//! | topic | place |
 //! |---|---|
-//! | the rule by which a WRMSR faults | the unit that owns the MSR: [`intel`] and [`amd`] say which file |
-//! | a processor, and what it can do | `profile/table.rs` of its vendor |
-//! | what the manual leaves to the processor | [`IntelSettings`] and [`AmdSettings`] |
-//! | what a step consists of | [`Retired`], [`Delivery`], [`Context`] |
+//! | the rule by which a WRMSR faults | the unit that owns the MSR: [`intel`] and [`amd`] name the file |
+//! | a processor and its capabilities | `profile/table.rs` of its vendor |
+//! | implementation-specific behaviour | [`IntelSettings`] and [`AmdSettings`] |
+//! | the parts of a step | [`Retired`], [`Delivery`], [`Context`] |
 //!
 //! [`IntelSettings`]: intel::IntelSettings
 //! [`AmdSettings`]: amd::AmdSettings
 //!
 //! # Example
 //!
-//! An indirect jump is traced by Processor Trace. Nothing is hidden: the caller is this example, and the memory an
-//! array.
+//! Traces an indirect jump by Processor Trace. The example is the caller, and the memory is an array.
 //!
 //! ```
 //! use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};

@@ -9,20 +9,20 @@ pub trait PhysMemory {
     /// Stores `bytes` at `addr`. Returns false when part of the range is not memory; nothing needs to be stored then.
     fn write(&mut self, addr: u64, bytes: &[u8]) -> bool;
 
-    /// Translates the linear address of a byte, for an access that the processor itself makes at privilege level 0. As
-    /// any other access does, it sets the accessed flags of the paging entries it uses, and for a write the dirty flag.
+    /// Translates the linear address of a byte, for an access by the processor itself at privilege level 0. Like any
+    /// other access, it sets the accessed flags of the paging entries, and for a write the dirty flag.
     ///
     /// By default, as without paging, linear addresses are physical addresses.
     ///
     /// # Errors
-    /// The page fault that the access causes.
+    /// Returns the page fault of the access.
     fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
         let _ = write;
         Ok(Mapping { physical: addr, supervisor: true, marked: true, ..Mapping::default() })
     }
 }
 
-/// How a linear address is mapped.
+/// The mapping of a linear address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// The physical address.
@@ -33,7 +33,7 @@ pub struct Mapping {
     pub marked: bool,
     /// The size of its page.
     pub page: PageSize,
-    /// What kind of memory is there.
+    /// The type of the memory.
     pub memory: Memory,
 }
 
@@ -49,7 +49,7 @@ pub enum PageSize {
     G1,
 }
 
-/// What answers an access, and whether it is cached.
+/// The target of an access, and its cacheability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
     /// Cached memory.

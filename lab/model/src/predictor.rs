@@ -1,6 +1,6 @@
-//! Branch prediction: each branch is predicted to go where it went the last time.
+//! Branch prediction: each branch is predicted to repeat its last outcome.
 //!
-//! The manuals do not say how a processor predicts, so this rule is the model's own. Records and counters only say
+//! The manuals do not define how a processor predicts, so this rule is the model's own. Records and counters only show
 //! whether a prediction was right.
 
 use crate::Retired;
@@ -8,10 +8,10 @@ use crate::branch::{DecodedInstruction, InstructionKind};
 
 const ENTRIES: usize = 256;
 
-/// Where branches went last.
+/// The last target of each branch.
 #[derive(Debug)]
 pub(crate) struct Predictor {
-    /// For each entry the branch's address, and where the branch went last.
+    /// For each entry the branch's address and its last target.
     entries: [(u64, u64); ENTRIES],
 }
 
@@ -20,9 +20,8 @@ impl Predictor {
         Self { entries: [(0, 0); ENTRIES] }
     }
 
-    /// Returns whether the branch went where it was predicted to go, and `None` for an instruction that is not a
-    /// branch. Direct jumps and calls are always predicted right. Any other branch that is seen for the first time is
-    /// predicted not to be taken.
+    /// Returns whether the branch was predicted right, and `None` for an instruction that is not a branch. Direct jumps
+    /// and calls are always predicted right. Any other branch that is seen for the first time is predicted not taken.
     pub(crate) fn was_predicted(&mut self, retired: &Retired, decoded: DecodedInstruction) -> Option<bool> {
         if !decoded.may_transfer() {
             return None;
@@ -36,8 +35,7 @@ impl Predictor {
         })
     }
 
-    /// Notes where the branch at `ip` went. Returns what the entry was before: a branch's address, and where that
-    /// branch went last.
+    /// Records the target of the branch at `ip`. Returns the previous entry: a branch's address and its last target.
     #[inline]
     pub(crate) fn went(&mut self, ip: u64, to: u64) -> (u64, u64) {
         core::mem::replace(&mut self.entries[(ip ^ ip >> 8) as usize % ENTRIES], (ip, to))
@@ -54,7 +52,7 @@ mod tests {
         const IP: u64 = 0x1000;
         const NEXT: u64 = IP + 2;
         const FAR: u64 = 0x2000;
-        // In this order: (what is at IP, where it goes, whether it was predicted right).
+        // In this order: (instruction at IP, its target, `true` if it was predicted right).
         let rows = [
             (InstructionKind::Conditional, NEXT, Some(true)),
             (InstructionKind::Conditional, FAR, Some(false)),

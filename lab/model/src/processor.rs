@@ -4,7 +4,7 @@ use crate::amd::AmdViolations;
 use crate::intel::IntelViolations;
 use crate::{CpuidResult, Delivery, GeneralProtection, PageFault, PhysMemory, Pmi, Retired};
 
-/// Mistakes of the software that the manuals warn of and that hardware does not report.
+/// Violations that the manuals warn of and that hardware does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violations {
     /// On an Intel processor.
@@ -17,13 +17,13 @@ pub enum Violations {
 ///
 /// The caller that runs the code reports to it each instruction, interrupt and exception while
 /// [`needs_each_instruction`](Self::needs_each_instruction) returns true, and each RDMSR and WRMSR of an MSR that it
-/// [owns](Self::owns_msr). What only one vendor's hardware has is given by methods of that vendor's type.
+/// [owns](Self::owns_msr). Functions of one vendor only are methods of that vendor's type.
 pub trait Processor {
-    /// Answers CPUID: the profile's leaves laid over `hardware`, which is what the physical processor reports for the
-    /// same leaf.
+    /// Returns the result of CPUID: the profile's leaves over `hardware`, the physical processor's result for the same
+    /// leaf.
     fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult;
 
-    /// Whether RDMSR and WRMSR of `msr` are answered here.
+    /// Returns true if RDMSR and WRMSR of `msr` are handled here.
     fn owns_msr(&self, msr: u32) -> bool;
 
     /// Reads an MSR that it owns (RDMSR); any other MSR faults.
@@ -39,37 +39,37 @@ pub trait Processor {
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection>;
 
-    /// If `msr` selects an event that is not modelled, for a counter that is enabled: the event select with its unit
-    /// mask. The counter stands still.
+    /// Returns the event select with its unit mask if `msr` selects an event that is not modelled, for an enabled
+    /// counter. That counter does not count.
     fn event_that_is_not_counted(&self, msr: u32) -> Option<u64>;
 
-    /// Executes RDPMC with `index` in ECX. Whether software may use RDPMC at all (CR4.PCE) is not checked.
+    /// Executes RDPMC with `index` in ECX. The permission to use RDPMC (CR4.PCE) is not checked.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection>;
 
-    /// Whether each instruction must be reported now.
+    /// Returns true if each instruction must be reported now.
     fn needs_each_instruction(&self) -> bool;
 
-    /// Whether software has a unit on that sees each instruction. Stepping may end later than this, because of an
-    /// interrupt that is on its way.
+    /// Returns true if software has a unit on that sees each instruction. Stepping may end later than this, because of
+    /// an in-flight interrupt.
     fn is_on(&self) -> bool;
 
-    /// Returns whether a counter counts, be it only time. Between instructions that are not reported
-    /// [`Processor::begin_time`] and [`Processor::pass_time`] must be called then.
+    /// Returns whether a counter counts, even if only time. If so, [`Processor::begin_time`] and
+    /// [`Processor::pass_time`] must be called around instructions that are not reported.
     fn counts_time(&self) -> bool;
 
-    /// Instructions execute from now on that are not reported; `tsc` is the time.
+    /// Starts a period of instructions that are not reported; `tsc` is the time.
     fn begin_time(&mut self, tsc: u64);
 
-    /// Instructions have executed until `tsc` that were not reported, and the processor was not halted: counters of
-    /// time count. One that has overflowed meanwhile interrupts now.
+    /// Ends a period of instructions that were not reported, without a halt, at `tsc`: counters of time count. One that
+    /// has overflowed meanwhile interrupts now.
     fn pass_time(&mut self, tsc: u64, mem: &mut dyn PhysMemory);
 
-    /// Whether taken branches are recorded, in memory or in registers.
+    /// Returns true if taken branches are recorded, in memory or in registers.
     fn records_branches(&self) -> bool;
 
-    /// How many instructions may execute in one go, at least one, before [`Processor::retire`] is called for the first
-    /// of them, if none of them is microcoded: no interrupt that is on its way arrives before the last of them retires,
-    /// and the registers are needed before the first of them only. An interrupt that one of them raises may be due
+    /// Returns the maximum number of instructions, at least one, to run before [`Processor::retire`] is called for the
+    /// first of them, if none of them is microcoded: no in-flight interrupt arrives before the last of them retires,
+    /// and the registers are needed only before the first of them. An interrupt that one of them raises may be due
     /// after the skid.
     fn max_unreported(&self) -> u32;
 
@@ -91,13 +91,13 @@ pub trait Processor {
         None
     }
 
-    /// Whether the local APIC's register at `offset` of its page is modelled here.
+    /// Returns true if the local APIC's register at `offset` of its page is modelled here.
     fn owns_apic(&self, offset: u32) -> bool;
 
     /// Reads a local APIC register that is modelled here.
     fn read_apic(&self, offset: u32) -> u32;
 
-    /// Returns what any other register shows when the physical local APIC shows `value`.
+    /// Returns the value of any other register if the physical local APIC's value is `value`.
     fn adjust_apic(&self, _offset: u32, value: u32) -> u32 {
         value
     }
@@ -108,6 +108,6 @@ pub trait Processor {
     /// Processes INIT.
     fn init(&mut self);
 
-    /// The software's mistakes so far, by the rules of the vendor.
+    /// Returns the violations so far, by the rules of the vendor.
     fn all_violations(&self) -> Violations;
 }

@@ -10,11 +10,11 @@ use crate::guest::GuestMemory;
 /// Size in bytes of the header that all tables begin with.
 const HEADER: u64 = 36;
 
-/// Returns the local APIC IDs of the usable processors, in the order of the MADT (the ACPI table that lists
-/// processors). The list is empty if there is no such table.
+/// Returns the local APIC IDs of the usable processors, in the order of the MADT (the ACPI table of processors). The
+/// list is empty if there is no such table.
 ///
-/// `rsdp` is the address of the root pointer, or 0 if it is unknown. Processors with IDs above 254, which only x2APIC
-/// mode reaches, are left out.
+/// `rsdp` is the address of the root pointer, or 0 if it is unknown. Processors with IDs above 254, which need x2APIC
+/// mode, are skipped.
 #[must_use]
 pub fn processors(rsdp: u64, memory: &impl GuestMemory) -> Vec<u8> {
     madt(rsdp, memory).and_then(|table| entries(table, memory)).unwrap_or_default()
@@ -37,7 +37,7 @@ fn madt(rsdp: u64, memory: &impl GuestMemory) -> Option<u64> {
         let low: u64 = u32::from_le_bytes(bytes(memory, at)?).into();
         let high: u64 = if width == 8 { u32::from_le_bytes(bytes(memory, at + 4)?).into() } else { 0 };
         let table = high << 32 | low;
-        // A table that cannot be read is skipped: it does not matter here.
+        // A table that cannot be read is skipped.
         if bytes(memory, table) == Some(*b"APIC") {
             return Some(table);
         }
@@ -70,7 +70,7 @@ fn entries(madt: u64, memory: &impl GuestMemory) -> Option<Vec<u8>> {
     Some(processors)
 }
 
-/// Returns the length that a table says it has.
+/// Returns the length field of a table.
 fn length(memory: &impl GuestMemory, table: u64) -> Option<u64> {
     bytes(memory, table + 4).map(|length| u32::from_le_bytes(length).into())
 }
@@ -90,12 +90,12 @@ mod tests {
     const XSDT: u64 = 0x300;
     const MADT: u64 = 0x400;
     const FADT: u64 = 0x500;
-    /// A table at 4 GiB plus the address of another table: reading it with 32 bits finds the wrong one.
+    /// A table at 4 GiB plus the address of another table: a reader that truncates to 32 bits finds the wrong one.
     const BEYOND: u64 = 1 << 32 | EMPTY;
     /// A MADT without entries.
     const EMPTY: u64 = 0x580;
 
-    /// Firmware tables whose root pointer has this `revision`.
+    /// Returns firmware tables whose root pointer has this `revision`.
     fn firmware(revision: u8) -> Vec<u8> {
         let mut memory = alloc::vec![0; 0x600];
         let mut put = |at: u64, bytes: &[u8]| memory[at as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -148,7 +148,7 @@ mod tests {
             memory[RSDP as usize + at..][..4].copy_from_slice(&u32::to_le_bytes(other));
             assert_eq!(found(memory, RSDP), [0, 4, 1], "revision {revision}");
         }
-        // If both root tables exist, the XSDT counts, which has room for larger addresses; without it, the RSDT.
+        // If both root tables exist, the XSDT is used, which has room for larger addresses; without it, the RSDT.
         let mut memory = firmware(2);
         memory[RSDP as usize + 24..][..8].fill(0);
         assert_eq!(found(memory, RSDP), [0, 4, 1]);
@@ -159,7 +159,7 @@ mod tests {
         let none: [u8; 0] = [];
         assert_eq!(found(firmware(2), 0), none);
         assert_eq!(found(firmware(2), RSDP + 8), none);
-        // 0 means unknown, whatever is at address 0.
+        // 0 means unknown, regardless of the memory at address 0.
         let mut memory = firmware(2);
         memory.copy_within(RSDP as usize..RSDP as usize + 36, 0);
         assert_eq!(found(memory, 0), none);

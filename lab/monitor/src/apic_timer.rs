@@ -1,4 +1,4 @@
-//! The local APIC's timer, by the guest's clock.
+//! The local APIC's timer, driven by the guest's clock.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "APIC Timer", "Local Vector Table".
 
@@ -6,10 +6,10 @@ use crate::local_apic::{CURRENT_COUNT, DIVIDE, INITIAL_COUNT, LVT_RESET, LVT_TIM
 
 /// LVT entry: no interrupt comes.
 const MASKED: u32 = 1 << 16;
-/// LVT entry: the count begins again.
+/// LVT entry: the count restarts.
 const PERIODIC: u32 = 1 << 17;
 
-/// How fast the timer counts, before its divider: `counts` in `ticks` of the time-stamp counter.
+/// The rate of the timer before its divider: `counts` in `ticks` of the time-stamp counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerRate {
     /// Counts.
@@ -25,29 +25,29 @@ pub struct ApicTimer {
     entry: u32,
     divide: u32,
     initial: u32,
-    /// The time at which the count is 0; `None` if the timer does not count.
+    /// The time at which the count reaches 0; `None` if the timer does not count.
     deadline: Option<u64>,
 }
 
 impl ApicTimer {
-    /// A timer after a reset.
+    /// Returns a timer after a reset.
     #[must_use]
     pub const fn new(rate: TimerRate) -> Self {
         Self { rate, entry: LVT_RESET, divide: 0, initial: 0, deadline: None }
     }
 
-    /// Resets it as INIT does.
+    /// Resets the timer as INIT does.
     pub const fn init(&mut self) {
         *self = Self::new(self.rate);
     }
 
-    /// Returns the time, by the time-stamp counter, at which the count is 0.
+    /// Returns the time, by the time-stamp counter, at which the count reaches 0.
     #[must_use]
     pub const fn deadline(&self) -> Option<u64> {
         self.deadline
     }
 
-    /// Returns the vector of its interrupts.
+    /// Returns the vector of the timer's interrupts.
     #[must_use]
     pub const fn vector(&self) -> u8 {
         self.entry as u8
@@ -69,7 +69,7 @@ impl ApicTimer {
         })
     }
 
-    /// Writes that register. Returns `false` if it is not the timer's.
+    /// Writes the register at this offset. Returns `false` if it is not the timer's.
     pub fn write(&mut self, register: usize, value: u32, now: u64) -> bool {
         const ENTRY: u32 = 0x7_10ff & !(1 << 12);
         match register {
@@ -85,8 +85,8 @@ impl ApicTimer {
         true
     }
 
-    /// Returns the vector of the interrupt that is due, and counts on if the timer is periodic. If several periods
-    /// have passed, only one interrupt comes.
+    /// Returns the vector of the interrupt that is due, and restarts the count if the timer is periodic. If several
+    /// periods have passed, only one interrupt is delivered.
     pub fn take_due(&mut self, now: u64) -> Option<u8> {
         let deadline = self.deadline.filter(|&deadline| deadline <= now)?;
         self.deadline = None;
@@ -98,7 +98,7 @@ impl ApicTimer {
         (self.entry & MASKED == 0).then_some(self.entry as u8)
     }
 
-    /// Returns how many ticks this many counts take.
+    /// Returns the ticks of the time-stamp counter for this many counts.
     fn ticks(&self, counts: u32) -> u64 {
         let ticks = self.ticks_times_counts(counts) / u128::from(self.rate.counts.max(1));
         u64::try_from(ticks).unwrap_or(u64::MAX)

@@ -1,6 +1,6 @@
-//! What a boot loader reports to a kernel, independent of the protocol.
+//! The information that a boot loader passes to a kernel, independent of the protocol.
 
-/// Everything that a guest is given at boot.
+/// The information that a guest receives at boot.
 #[derive(Clone, Copy, Debug)]
 pub struct BootInfo<'a> {
     /// The guest's command line.
@@ -29,7 +29,7 @@ pub struct MemoryRange {
     pub start: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// What it holds.
+    /// The use of the range.
     pub kind: MemoryKind,
 }
 
@@ -41,7 +41,7 @@ impl MemoryRange {
     }
 }
 
-/// What a range holds, with the type numbers of the BIOS function E820h.
+/// The use of a range, with the type numbers of the BIOS function E820h.
 ///
 /// Source: ACPI specification, "System Address Map Interfaces".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// Returns the kind that an E820h number stands for.
+    /// Returns the kind for an E820h number.
     #[must_use]
     pub const fn from_e820(number: u32) -> Self {
         match number {

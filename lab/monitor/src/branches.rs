@@ -1,7 +1,7 @@
 //! Taken branches for the truth log.
 //!
-//! Whether an instruction branched is decided by where execution continued, and by the instruction itself if that is
-//! not enough. The model of the tracing hardware has no part in it.
+//! The next address shows whether an instruction branched; if that is ambiguous, the instruction itself does. The
+//! model of the tracing hardware has no part in it.
 //!
 //! Source of the meaning of the two addresses: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring
 //! Features, "LBR Stack for Processors Based on Intel NetBurst Microarchitecture".
@@ -49,7 +49,7 @@ mod tests {
         Context { ip, cs_base: 0, cr3: 0, cpl, mode, iflag: false }
     }
 
-    /// The instruction in a flat segment without paging.
+    /// Returns the instruction in a flat segment without paging.
     fn instruction(mode: ExecMode, bytes: &[u8]) -> Instruction {
         let mut ram = [0x90; 0x120];
         ram[AT as usize..][..bytes.len()].copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Decides how often something is done.
+//! Decides when a periodic action is due.
 
 /// A counter that is due once in a fixed number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,11 +8,11 @@ pub struct EveryNth {
 }
 
 impl EveryNth {
-    /// The default interval at which the log gets the time of an instruction. The log has room for seven million
+    /// The default interval at which the log records the time of an instruction. The log has room for seven million
     /// records, and the times take one percent of it.
     pub const DEFAULT_PERIOD: u32 = 100;
 
-    /// A counter that is due at the first time and then once in `period` times; never if `period` is 0.
+    /// Returns a counter that is due the first time and then once in `period` times; never if `period` is 0.
     #[must_use]
     pub const fn new(period: u32) -> Self {
         Self { period, left: 0 }

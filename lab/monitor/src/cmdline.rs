@@ -24,48 +24,47 @@ pub struct MonitorOptions<'a> {
     pub settings: IntelSettings,
     /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: settings of AMD's processors.
     pub amd: amd::AmdSettings,
-    /// `truth=on|off`: whether to keep a log of what retires. Default: on.
+    /// `truth=on|off`: keep a log of what retires. Default: on.
     pub truth: bool,
-    /// `x2apic=on|off`: whether the guest may use x2APIC mode. Default: off.
+    /// `x2apic=on|off`: the guest may use x2APIC mode. Default: off.
     pub x2apic: bool,
-    /// `accesses=on|off`: whether each access to an MSR of the tracing hardware is reported on the serial port.
-    /// Default: off.
+    /// `accesses=on|off`: report each access to an MSR of the tracing hardware on the serial port. Default: off.
     pub accesses: bool,
-    /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`EveryNth::DEFAULT_PERIOD`].
+    /// `times=N`: record the time of one instruction in N; 0: of none. Default: [`EveryNth::DEFAULT_PERIOD`].
     pub times: u32,
     /// `step=traced|all-levels|always`: when to step the guest.
     pub step: StepPolicy,
-    /// `stretch=N`: up to N instructions are executed in one go if stepping would do nothing more; with 0 and 1 each
+    /// `stretch=N`: run up to N instructions at full speed where stepping would add nothing; with 0 and 1 each
     /// instruction is stepped. Default: [`Stretch::MAX`].
     pub stretch: usize,
-    /// `clock=TICKS`: the guest's clock stands still while a processor is stepped, but each instruction of a stepped
-    /// processor takes TICKS ticks of the time-stamp counter. Default: 0, the clock runs on.
+    /// `clock=TICKS`: stop the guest's clock while a processor is stepped, and count TICKS ticks of the time-stamp
+    /// counter for each instruction of a stepped processor. Default: 0, the clock runs on.
     pub clock: u32,
-    /// `kernel=ADDRESS+BYTES`: the place in memory where the guest's kernel lies, which is a file that QEMU was told to
-    /// put there; otherwise it is the module that came by `-initrd`, and its own module.
+    /// `kernel=ADDRESS+BYTES`: the location of the guest's kernel, a file that QEMU was told to put there. Without it,
+    /// the module that came by `-initrd` is the kernel, and is passed to the kernel as its module.
     pub kernel: Option<Module>,
-    /// `initrd=ADDRESS+BYTES`: the place of the file that becomes the guest's module; only with `kernel`.
+    /// `initrd=ADDRESS+BYTES`: the location of the file that becomes the guest's module; only with `kernel`.
     pub initrd: Option<Module>,
-    /// `ram=MIB`: where the guest's RAM ends. Default: where the monitor begins. With more than 320 MiB the monitor
-    /// lies in a hole of it, and `log` must say where the log is.
+    /// `ram=MIB`: the end of the guest's RAM. Default: the start of the monitor. With more than 320 MiB the monitor
+    /// occupies a hole in the RAM, and `log` must give the location of the log.
     pub ram: GuestRam,
-    /// `log=ADDRESS+BYTES`: the place in memory of the log of what retires. Default: [`REGION_BASE`], [`REGION_BYTES`].
+    /// `log=ADDRESS+BYTES`: the location of the log of what retires. Default: [`REGION_BASE`], [`REGION_BYTES`].
     pub log: Module,
-    /// `log-mode=full|ring|hash`: what the log keeps. Default: full.
+    /// `log-mode=full|ring|hash`: the contents of the log. Default: full.
     pub log_mode: LogMode,
-    /// `probe=0xADDRESS`: the monitor itself traces the guest from its first instruction on; what it finds is put into
-    /// the region of memory at this address (see [`pugmark_truth::probe`]).
+    /// `probe=0xADDRESS`: let the monitor itself trace the guest from its first instruction on, and put the result into
+    /// the memory region at this address (see [`pugmark_truth::probe`]).
     pub probe: Option<u64>,
-    /// `probe-instructions=N`: how many instructions the probe traces. Default: ten million.
+    /// `probe-instructions=N`: the number of instructions that the probe traces. Default: ten million.
     pub probe_instructions: u64,
     /// The guest's command line: everything after ` -- `.
     pub guest: &'a str,
 }
 
-/// When the guest is stepped.
+/// The condition under which the guest is stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepPolicy {
-    /// While a tracing unit must see every instruction. Where it sees nothing of the kernel, that runs freely.
+    /// While a tracing unit must see every instruction. A kernel that the unit does not trace runs freely.
     Traced,
     /// While a tracing unit must see any instruction, at all levels.
     AllLevels,
@@ -73,7 +72,7 @@ pub enum StepPolicy {
     Always,
 }
 
-/// Why a command line is refused.
+/// The reason why a command line is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionError<'a> {
     /// A word that is not an option of the monitor.
@@ -110,10 +109,10 @@ impl fmt::Display for OptionError<'_> {
 impl core::error::Error for OptionError<'_> {}
 
 impl<'a> MonitorOptions<'a> {
-    /// Parses a command line. Without ` -- ` all of it is the monitor's.
+    /// Parses a command line. Without ` -- ` the whole line is the monitor's.
     ///
     /// # Errors
-    /// If a word of the monitor's part is not understood.
+    /// If a word of the monitor's part is invalid.
     pub fn parse(line: &'a str) -> Result<Self, OptionError<'a>> {
         let (own, guest) = split(line);
         let mut options = Self {
@@ -140,7 +139,7 @@ impl<'a> MonitorOptions<'a> {
         Ok(options)
     }
 
-    /// Returns how many instructions at least execute after the one that raises an interrupt of the tracing hardware.
+    /// Returns the minimum number of instructions after the one that raises an interrupt of the tracing hardware.
     #[must_use]
     pub const fn skid(&self) -> u32 {
         match self.profile {
@@ -251,7 +250,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// Parses the place of a file in memory: the address of its first byte and its size.
+/// Parses the location of a file in memory: the address of its first byte and its size.
 fn place<'a>(word: &'a str, value: &str) -> Result<Module, OptionError<'a>> {
     let parts = value.split_once('+');
     let parts = parts.and_then(|(start, bytes)| Some((hexadecimal(start)?, hexadecimal(bytes)?)));
@@ -259,7 +258,7 @@ fn place<'a>(word: &'a str, value: &str) -> Result<Module, OptionError<'a>> {
     Ok(Module { start, bytes })
 }
 
-/// Parses `off`, or the size of the internal buffer in bytes and the number of bytes that leave it per instruction.
+/// Parses `off`, or the size of the internal buffer in bytes and the number of bytes drained per instruction.
 fn overflow<'a>(word: &'a str, value: &str) -> Result<Option<Overflow>, OptionError<'a>> {
     if value == "off" {
         return Ok(None);
@@ -326,7 +325,7 @@ mod tests {
                 "{line}"
             );
         }
-        // One option sets the skid for both makers; the profile decides which of the two settings counts.
+        // One option sets the skid for both makers; the profile decides which of the two settings applies.
         for (line, skid) in
             [("", 40), ("profile=zen4", 20), ("pmi-skid=7", 7), ("profile=zen4 pmi-skid=7", 7)]
         {

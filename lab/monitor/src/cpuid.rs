@@ -1,9 +1,9 @@
-//! Hides CPUID features of the processor below that the guest's processor must not show.
+//! Hides CPUID features of the processor below that the guest must not see.
 
 use pugmark_model::CpuidResult;
 
-/// Returns the answer `below` to CPUID leaf `leaf` without what the monitor keeps to itself and what only AMD's
-/// processors report. `x2apic`: the guest may use x2APIC mode.
+/// Returns the answer `below` to CPUID leaf `leaf` without the features that the monitor reserves and those that only
+/// AMD's processors report. `x2apic`: the guest may use x2APIC mode.
 ///
 /// Source: AMD64 Architecture Programmer's Manual vol. 3, "CPUID Function 8000_0005h" and the like; SDM vol. 2,
 /// "CPUID", on the same leaves.
@@ -12,7 +12,7 @@ pub const fn without_monitor(leaf: u32, below: CpuidResult, x2apic: bool) -> Cpu
     const NOTHING: CpuidResult = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     match leaf {
         1 => CpuidResult { ecx: below.ecx & !X2APIC | if x2apic { X2APIC } else { 0 }, ..below },
-        // Leaves in which a hypervisor names itself.
+        // The leaves of hypervisors.
         0x4000_0000..=0x4fff_ffff => NOTHING,
         0x8000_0001 => CpuidResult { ecx: below.ecx & !(SVM | SKINIT), ..below },
         // AMD: the level-1 caches and TLBs.
@@ -51,7 +51,7 @@ mod tests {
         for (leaf, [eax, ebx, ecx, edx]) in rows {
             let below = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
             assert_eq!(without_monitor(leaf, below, false), CpuidResult { eax, ebx, ecx, edx }, "{leaf:#x}");
-            // The monitor offers x2APIC mode, whether the processor below has it or not.
+            // The monitor offers x2APIC mode even if the processor below lacks it.
             let x2apic = |below| without_monitor(leaf, below, true).ecx >> 21 & 1;
             let nothing = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
             let shown = [x2apic(below), x2apic(nothing)];

@@ -1,4 +1,4 @@
-//! Prepares the control block for entering the guest, and takes the guest's state back after an exit.
+//! Prepares the control block for VM entry, and stores the guest's state after an exit.
 
 use crate::guest::{Cpu, Shadow, efer, rflags};
 use crate::single_step::NO_CONDITION;
@@ -17,33 +17,33 @@ pub const fn execute_breakpoints(count: usize) -> u64 {
     value
 }
 
-/// How to enter the guest.
+/// The mode of a VM entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryMode {
-    /// Until something exits.
+    /// Run until something exits.
     Free,
-    /// Until something exits, in a kernel that the tracing hardware does not see. A return to a program exits, too:
+    /// Run until something exits, in a kernel that the tracing hardware does not see. A return to a program exits, too:
     /// SYSRET raises #UD, and IRET has an intercept.
     FreeInKernel,
-    /// Until execution reaches a breakpoint in one of the first debug registers.
+    /// Run until execution reaches a breakpoint in one of the first debug registers.
     Stretch {
         /// Number of breakpoints.
         breakpoints: usize,
         /// One of the breakpoints is on the first instruction and must not fire before that instruction has executed.
         begins_on_one: bool,
     },
-    /// One instruction.
+    /// Run one instruction.
     Step {
-        /// No interrupt may come before the instruction: it is in an interrupt shadow, or half done.
+        /// No interrupt may be delivered before the instruction, which is in an interrupt shadow or partially executed.
         masked: bool,
     },
 }
 
 impl EntryMode {
-    /// Puts the guest's state into the control block.
+    /// Loads the guest's state into the control block.
     ///
-    /// When the guest is stepped, TF is set. DR6 is entered without conditions, so that afterwards it holds only this
-    /// step's conditions. SYSCALL and SYSRET are disabled and raise `#UD`. On a stretch DR7 enables breakpoints; their
+    /// For a stepped guest TF is set. DR6 is cleared of conditions at entry, so that at the exit it holds only this
+    /// step's conditions. SYSCALL and SYSRET are disabled and raise `#UD`. For a stretch DR7 enables breakpoints; their
     /// addresses are not part of the control block.
     pub fn load(self, cpu: &Cpu, vmcb: &mut Vmcb) {
         let save = &mut vmcb.save;
@@ -73,10 +73,10 @@ impl EntryMode {
         }
     }
 
-    /// Takes the guest's state back from the control block.
+    /// Stores the guest's state from the control block.
     ///
-    /// DR6 of a stepped guest stays unchanged: the monitor executes MOV to and from DR6 by hand, and event delivery
-    /// adds the conditions.
+    /// A stepped guest's DR6 stays unchanged: the monitor emulates MOV to and from DR6, and event delivery adds the
+    /// conditions.
     pub fn store(self, vmcb: &Vmcb, cpu: &mut Cpu) {
         let save = &vmcb.save;
         let (interrupts, sce, dr7) = (cpu.rflags & rflags::IF, cpu.efer & efer::SCE, cpu.dr7);
@@ -88,21 +88,21 @@ impl EntryMode {
                 }
                 cpu.rflags = save.rflags;
                 cpu.dr6 = save.dr6;
-                // VMRUN does not restore a shadow. The exit does not say which instruction opened it. NMIs may be held
-                // back after either, so MOV SS is assumed.
+                // VMRUN does not restore a shadow, and the exit does not tell which instruction opened it. NMIs may be
+                // held back after either, so MOV SS is assumed.
                 cpu.shadow = (vmcb.control.interrupt_shadow & 1 != 0).then_some(Shadow::MovSs);
             }
             Self::Stretch { .. } => {
                 cpu.efer |= sce;
                 cpu.dr7 = dr7;
-                // RF may still be set if the first instruction has not executed; the guest's own RF is clear on a
+                // RF may still be set if the first instruction has not executed; the guest's own RF is clear in a
                 // stretch.
                 cpu.rflags &= !rflags::RF;
             }
             Self::Step { masked } => {
                 cpu.efer |= sce;
                 if masked {
-                    // The processor never executes CLI while masked; all others that change IF are executed by hand.
+                    // The processor never executes CLI while masked; the monitor emulates all others that change IF.
                     cpu.rflags |= interrupts;
                 }
             }
@@ -119,7 +119,7 @@ mod tests {
     const STRETCH: EntryMode = EntryMode::Stretch { breakpoints: 3, begins_on_one: false };
     const BS_AND_B0: u64 = 0x4001;
 
-    /// Enters with `cpu`, lets `run` do what the guest does, and takes the state back.
+    /// Enters with `cpu`, lets `run` act as the guest, and returns the stored state.
     fn enter(mode: EntryMode, mut cpu: Cpu, run: impl FnOnce(&mut Vmcb)) -> Cpu {
         let mut vmcb = Vmcb::ZERO;
         mode.load(&cpu, &mut vmcb);

@@ -1,12 +1,12 @@
-//! The memory map as the guest finds it: the firmware's, in which only the guest's own RAM is RAM.
+//! The memory map that the guest sees: the firmware's, in which only the guest's own RAM is RAM.
 
 use alloc::vec::Vec;
 
 use crate::boot_info::{MemoryKind, MemoryRange};
 use crate::guest_map::GuestRam;
 
-/// Returns the firmware's `map` for a guest with this RAM. All other RAM of the machine, where the monitor and its log
-/// are, is reserved, so that no guest puts a device there either.
+/// Returns the firmware's `map` for a guest with this RAM. All other RAM of the machine, which holds the monitor and
+/// its log, is reserved, so that no guest puts a device there either.
 #[must_use]
 pub fn of_guest(map: &[MemoryRange], ram: GuestRam) -> Vec<MemoryRange> {
     let mut out: Vec<MemoryRange> = Vec::new();
@@ -38,8 +38,8 @@ pub fn of_guest(map: &[MemoryRange], ram: GuestRam) -> Vec<MemoryRange> {
     out
 }
 
-/// Registers of the real-time clock's memory in which a PC's firmware says how much RAM there is, and their values for
-/// a guest with this RAM. They cannot express a hole, so they show the RAM below the monitor.
+/// Returns the registers of the real-time clock's memory in which a PC's firmware reports the RAM size, and their
+/// values for a guest with this RAM. They cannot express a hole, so they show the RAM below the monitor.
 ///
 /// Source: QEMU, hw/i386/pc.c, `pc_cmos_init`; Ralf Brown's Interrupt List, CMOS.LST.
 #[must_use]
@@ -47,7 +47,7 @@ pub const fn cmos(ram: GuestRam) -> [(u8, u8); 9] {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     let [below, _] = ram.ranges();
-    // From 1 MiB on in KiB, and from 16 MiB on in units of 64 KiB, of what fits 16 bits.
+    // The RAM from 1 MiB on in KiB, and from 16 MiB on in units of 64 KiB, limited to 16 bits.
     let extended = at_most_word((below.end - MIB) / KIB);
     let above_16_mib = at_most_word(below.end.saturating_sub(16 * MIB) / (64 * KIB));
     let [extended_low, extended_high] = extended.to_le_bytes();
@@ -76,7 +76,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The map of QEMU's machine `pc` with 512 MiB, with and without RAM above 4 GiB.
+    /// Returns the map of QEMU's machine `pc` with 512 MiB, with and without RAM above 4 GiB.
     fn firmwares(more: &[(u64, u64, u32)]) -> Vec<MemoryRange> {
         let rows = [
             (0, 0x9_fc00, 1),

@@ -1,17 +1,16 @@
 //! The guest's own clock.
 //!
-//! It runs as the time-stamp counter of the processor below does, at the frequency that the guest's processor says it
-//! has.
+//! The clock runs at the frequency that the guest's processor reports, and follows the time-stamp counter of the
+//! processor below.
 //!
-//! Stepping takes a thousand times as long as executing. If the guest's clocks go on meanwhile, its timer may interrupt
-//! it again before the handler of the last interrupt has ended. Therefore the clock can be told to stand still while
-//! any processor is stepped, except that each instruction that retires takes a fixed time. So does what another
-//! processor executes unseen until its next instruction is seen: from a switch of tasks in the kernel to the task's
-//! first instruction time must pass, for a decoder tells by the time whose instruction that is.
+//! Stepping takes a thousand times as long as executing. If the guest's clocks continue meanwhile, its timer may
+//! interrupt again before the handler of the last interrupt has ended. Therefore the clock can be stopped while any
+//! processor is stepped; then each retired instruction takes a fixed time. The untraced code that another processor
+//! executes before its next traced instruction takes a fixed time too: from a task switch in the kernel to the task's
+//! first instruction time must pass, because a decoder uses the time to assign that instruction to its task.
 
-/// How many instructions of a stepped processor take as long as what another one executes unseen. Intel PT tells time
-/// by the crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten
-/// instructions.
+/// Duration of another processor's untraced code, in instructions of a stepped processor. Intel PT tells time by the
+/// crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten instructions.
 const UNSEEN: u64 = 100;
 
 /// The frequency of the guest's time-stamp counter, and its ratio to that of the counter below.
@@ -24,13 +23,13 @@ pub struct ClockRate {
 }
 
 impl ClockRate {
-    /// Returns how many ticks of the guest's counter pass in this many of the one below.
+    /// Converts ticks of the counter below to ticks of the guest's.
     #[must_use]
     pub fn guest_ticks(self, below: u64) -> u64 {
         ((u128::from(below) * u128::from(self.ratio)) >> 32) as u64
     }
 
-    /// Finds the ratio: the counter below counted `ticks` in `nanoseconds`.
+    /// Computes the ratio: the counter below counted `ticks` in `nanoseconds`.
     #[must_use]
     pub fn measured(guest_hz: u64, ticks: u64, nanoseconds: u64) -> Self {
         let billionths = (u128::from(guest_hz) * u128::from(nanoseconds)) << 32;
@@ -39,20 +38,20 @@ impl ClockRate {
     }
 }
 
-/// What all the guest's processors read as the time-stamp counter.
+/// The time-stamp counter of all the guest's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestClock {
     /// Ticks that an instruction of a stepped processor takes; 0: the clock runs on while processors are stepped.
     per_instruction: u64,
     /// Number of processors that are stepped.
     stepped: usize,
-    /// While none is stepped: what to add to the counter below. Otherwise: the time.
+    /// While no processor is stepped: the offset from the counter below. Otherwise: the time.
     value: u64,
 }
 
 impl GuestClock {
-    /// A clock that agrees with the counter below until a processor is stepped; with 0 ticks for an instruction, for
-    /// ever. That counter is the machine's, in ticks of the guest's ([`ClockRate::guest_ticks`]).
+    /// Returns a clock that agrees with the counter below until a processor is stepped; with 0 ticks for an
+    /// instruction, forever. The counter below is the machine's, in ticks of the guest's ([`ClockRate::guest_ticks`]).
     #[must_use]
     pub const fn new(per_instruction: u32) -> Self {
         Self { per_instruction: per_instruction as u64, stepped: 0, value: 0 }
@@ -87,7 +86,7 @@ impl GuestClock {
         self.value = self.value.wrapping_add(self.per_instruction);
     }
 
-    /// Notes that an instruction retires on a processor that is not stepped and has executed others unseen before.
+    /// Notes that an instruction retires on a processor that is not stepped and has just executed untraced code.
     pub const fn retired_after_unseen(&mut self) {
         if self.stepped > 0 {
             self.value = self.value.wrapping_add(UNSEEN * self.per_instruction);

@@ -1,6 +1,6 @@
-//! Which physical memory the guest reaches, and the nested page tables that enforce it.
+//! The physical memory that the guest can reach, and the nested page tables that enforce it.
 //!
-//! The guest's RAM begins at address 0 and leaves out the monitor. Everything is mapped to itself.
+//! The guest's RAM begins at address 0 and excludes the monitor. Everything is identity-mapped.
 //!
 //! Source: AMD64 Architecture Programmer's Manual vol. 2, Secure Virtual Machine, "Nested Paging".
 
@@ -23,7 +23,7 @@ impl GuestRam {
     /// The highest end of RAM: devices are above it.
     pub const MAX_END: u64 = 0xc000_0000;
 
-    /// RAM up to `end`. Returns `None` if it would end in the monitor, among devices, or below 1 MiB.
+    /// Returns RAM up to `end`, or `None` if it would end in the monitor, among devices, or below 1 MiB.
     #[must_use]
     pub const fn up_to(end: u64) -> Option<Self> {
         let ends_below = 1 << 20 < end && end <= MONITOR.start;
@@ -53,7 +53,7 @@ impl GuestRam {
         end <= self.end && (end <= MONITOR.start || address >= MONITOR.end)
     }
 
-    /// Returns how many of `bytes` bytes from `address` on are RAM before the first that is not.
+    /// Returns the number of bytes from `address` on, at most `bytes`, before the first that is not RAM.
     #[must_use]
     pub fn reached(self, address: u64, bytes: u32) -> u32 {
         let part = self.ranges().into_iter().find(|part| part.contains(&address));
@@ -69,14 +69,13 @@ pub const LARGE_PAGE: u64 = 2 << 20;
 pub const ENTRIES: usize = 512;
 /// An entry's flags: present, writable, user. The nested walk treats guest accesses as user accesses.
 pub const LINK: u64 = 0b111;
-/// An entry where there is no memory: nothing is mapped, so that each access exits. The bit is one that the processor
-/// ignores.
+/// An entry without memory: nothing is mapped, so that each access exits. The processor ignores the bit.
 pub const NO_MEMORY: u64 = 1 << 9;
 /// An entry's flags: present, user, but not writable.
 pub const READ_ONLY: u64 = 0b101;
-/// An entry's flag: it may be written.
+/// An entry's flag: the page is writable.
 pub const WRITABLE: u64 = 1 << 1;
-/// An entry's flag: it maps a large page.
+/// An entry's flag: the entry maps a large page.
 pub const LARGE: u64 = 1 << 7;
 
 /// Returns the index of the entry for `address` in a table of this level, 1 to 4.
@@ -95,7 +94,7 @@ impl PageTable {
     pub const EMPTY: Self = Self([0; ENTRIES]);
 }
 
-/// The physical addresses that the guest reaches.
+/// The physical addresses that the guest can reach.
 #[derive(Clone, Debug)]
 pub struct GuestMap<'a> {
     /// The guest's RAM.
@@ -122,14 +121,14 @@ impl GuestMap<'_> {
         }
     }
 
-    /// Fills the four levels of tables, with pages of 2 MiB where a page belongs to the guest as a whole. Where there
-    /// is nothing, tables lead to [`NO_MEMORY`]. Nothing is mapped at the local APIC's page. Returns the address of the
-    /// root table.
+    /// Fills the four levels of tables, with pages of 2 MiB where a page belongs to the guest as a whole. Addresses
+    /// without memory lead to [`NO_MEMORY`]. The local APIC's page is not mapped. Returns the address of the root
+    /// table.
     ///
     /// `table` returns an empty table and its physical address; the first table that it returns becomes the root.
     pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
         let (root, level4) = table();
-        // Tables of one level each that lead to no memory from everywhere.
+        // One table of each level, all of whose entries lead to no memory.
         let mut nothing = [NO_MEMORY; 4];
         for level in 1..4 {
             let (address, all_alike) = table();

@@ -1,15 +1,15 @@
-//! A bare-metal monitor that puts the model of the tracing hardware below an unmodified kernel: the parts that touch no
+//! A bare-metal monitor that runs an unmodified kernel on the model of the tracing hardware: the part that touches no
 //! hardware.
 //!
 //! The monitor is a small hypervisor (AMD SVM). While the model traces, it steps the guest instruction by instruction,
-//! tells the model what retired, and writes the same to a log, the truth that traces are judged by. The guest finds a
-//! processor with the model's CPUID, MSRs and interrupts. What only runs on bare metal is in the image (`src/main.rs`,
-//! `src/image/`); the code here is called by it, and its tests run on the host.
+//! tells the model what retired, and writes the same to a log, the truth by which traces are judged. The guest sees a
+//! processor with the model's CPUID, MSRs and interrupts. Code that only runs on bare metal is in the image
+//! (`src/main.rs`, `src/image/`), which calls the code here; the tests of the code here run on the host.
 //!
-//! Two terms in the comments: "the processor below" is the one that the monitor runs on, usually QEMU's. An instruction
-//! executed "by hand" is emulated by the monitor instead of being executed by the processor below.
+//! Two terms in the comments: "the processor below" is the one on which the monitor runs, usually QEMU's. An
+//! instruction executed "by hand" is emulated by the monitor instead of being executed by the processor below.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!  start     pvh (what QEMU left), boot_info, acpi     memory, modules, the processors of the machine
@@ -40,8 +40,8 @@
 //!
 //! # Example
 //!
-//! One step of a guest, by hand. The monitor steps it by RFLAGS.TF, so PUSHF must not be executed by the processor
-//! below: the guest would see the flag. Meanwhile a counter of the model counts the guest's instructions.
+//! Executes one step of a guest by hand. The monitor steps it by RFLAGS.TF, so the processor below must not execute
+//! PUSHF: the guest would see the flag. Meanwhile a counter of the model counts the guest's instructions.
 //!
 //! ```
 //! use pugmark_model::amd::{AmdSettings, Northbridge};

@@ -1,4 +1,4 @@
-//! Registers and commands of the local APIC, as far as the monitor uses them.
+//! The registers and commands of the local APIC that the monitor uses.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Local APIC Register Address Map", "Interrupt
 //! Command Register (ICR)", "Determining IPI Destination", "Local APIC State After It Receives an INIT Reset
@@ -68,8 +68,7 @@ pub const VALUES_AFTER_INIT: [(usize, u32); 14] = [
     (ICR_HIGH, 0),
     // Off.
     (SVR, 0xff),
-    // The written value does not matter: the first write latches the errors that have occurred, the second latches
-    // none.
+    // The written value is irrelevant: the first write latches the errors that have occurred, the second latches none.
     (ESR, 0),
     (ESR, 0),
 ];
@@ -102,14 +101,14 @@ impl IcrCommand {
     }
 }
 
-/// The processors that a command goes to.
+/// The processors that receive a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// The processor with this local APIC ID; all ones: every processor.
     Physical(u8),
     /// The processors whose logical destination register matches.
     Logical(u8),
-    /// Every processor but the sender.
+    /// Every processor except the sender.
     Others,
     /// The sender, or every processor including the sender. INIT and start-up cannot be sent in this way.
     Sender,
@@ -141,7 +140,7 @@ impl Destination {
         }
     }
 
-    /// Returns whether `processor` is addressed; `sender`: it is the one that sends.
+    /// Returns whether `processor` is addressed; `sender`: it sends the command.
     #[must_use]
     pub const fn includes(self, processor: &ApicIdentity, sender: bool) -> bool {
         const ALL: u8 = u8::MAX;
@@ -239,7 +238,7 @@ mod tests {
             ((0xff00_0000, 0x4500), (3, 0, FLAT), false, true),
             ((0xff00_0000, 0x4500), (3, 0, FLAT), true, true),
             ((0x0200_0000, 0x4500), (3, 0, FLAT), false, false),
-            // Only the destination byte counts.
+            // Only the destination byte is compared.
             ((0x03ff_ffff, 0x4500), (3, 0, FLAT), false, true),
             // Logical, flat model: bits in common.
             ((0x0600_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, true),

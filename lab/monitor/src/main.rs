@@ -8,7 +8,7 @@ mod image;
 
 use image::{exit::fatal, heap, idt, setup};
 
-/// The entry point in 64-bit mode, called by the boot code.
+/// Runs the monitor from its entry into 64-bit mode on.
 extern "C" fn main(start_info: u64) -> ! {
     idt::fill();
     idt::load();

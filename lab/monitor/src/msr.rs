@@ -1,7 +1,7 @@
-//! MSRs outside the tracing hardware: which of them the guest's processor has, and which values may be written.
+//! MSRs outside the tracing hardware: those that the guest's processor has, and the values that may be written.
 //!
 //! Source: SDM vol. 4, Model-Specific Registers, "Architectural MSRs"; AMD64 Architecture Programmer's Manual vol. 2,
-//! "MSR Cross-Reference", for what AMD's processors have besides.
+//! "MSR Cross-Reference", for additional MSRs of AMD's processors.
 
 use crate::guest::{Cpu, cr0, efer};
 
@@ -14,7 +14,7 @@ const IA32_MISC_ENABLE: u32 = 0x1a0;
 
 const IA32_TIME_STAMP_COUNTER: u32 = 0x10;
 
-/// Who handles accesses to an MSR.
+/// The handler of accesses to an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MsrHandler {
     /// The processor below, without an exit.
@@ -23,13 +23,13 @@ pub enum MsrHandler {
     TimeStampCounter,
     /// IA32_EFER: SVME is hidden from the guest.
     Efer,
-    /// IA32_APIC_BASE: the processor below has it, without x2APIC mode. Writes must not move the page away from where
-    /// it is trapped.
+    /// IA32_APIC_BASE: the processor below has it, without x2APIC mode. Writes must not move the page from the address
+    /// at which it is trapped.
     ApicBase,
     /// A register of x2APIC mode, which the processor below does not use.
     X2Apic,
-    /// IA32_DEBUGCTL of a processor whose tracing hardware does not have it: it reads as 0, and no bit of it can be
-    /// set. The processor below may have other bits at this number.
+    /// IA32_DEBUGCTL of a processor whose tracing hardware lacks it: it reads as 0, and none of its bits can be set.
+    /// The processor below may have other bits at this number.
     DebugCtl,
     /// The guest's processor has no such MSR, so an access raises #GP.
     Absent,
@@ -46,7 +46,7 @@ impl MsrHandler {
         }
     }
 
-    /// Like [`MsrHandler::on_intel`] for a processor of AMD's.
+    /// Returns the same as [`MsrHandler::on_intel`], for a processor of AMD's.
     #[must_use]
     pub const fn on_amd(msr: u32) -> Self {
         match msr {

@@ -1,29 +1,29 @@
-//! The places from which a guest accesses memory that it does not have: each is told once.
+//! The places from which a guest accesses memory that it does not have: each is reported once.
 
 use alloc::vec::Vec;
 
 use crate::guest_map::PAGE;
 
-/// True if an access is to be told.
+/// The report that an access requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// It is the first from its place.
+    /// The access is the first from its place.
     First,
-    /// It is the first from its place, and the last that is told.
+    /// The access is the first from its place, and the last to be reported.
     Last,
-    /// There is nothing to tell.
+    /// The access is not reported.
     None,
 }
 
-/// The places that have been told: the instruction, and the page that it accessed.
+/// The reported places: the instruction, and the page that it accessed.
 #[derive(Debug, Default)]
 pub struct MissingPlaces(Vec<(u64, u64)>);
 
 impl MissingPlaces {
-    /// The most places that are told. A guest that looks for memory everywhere would flood its reader.
+    /// Maximum number of reported places. A guest that searches everywhere for memory would flood the reader.
     pub const MAX: usize = 256;
 
-    /// No place has been told.
+    /// Returns an empty set of places.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
@@ -39,7 +39,7 @@ impl MissingPlaces {
         if self.is_full() { Telling::Last } else { Telling::First }
     }
 
-    /// Returns whether nothing more is told.
+    /// Returns whether nothing more is reported.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.0.len() >= Self::MAX

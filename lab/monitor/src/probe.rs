@@ -1,20 +1,20 @@
-//! The code that executes while the monitor itself traces the guest: where is it new, and where did it change?
+//! The code that executes while the monitor itself traces the guest: new and changed instructions.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
 use pugmark_truth::probe::{ProbeCode, ProbeWriter};
 
-/// What is known of an instruction's code.
+/// The known state of an instruction's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeState {
-    /// It is as it was when it executed before.
+    /// The same bytes have executed at this address before.
     Known,
     /// Nothing has executed at this address before.
     New,
     /// Other bytes have executed at this address before.
     Changed,
-    /// It is not known, and there is no room to note it.
+    /// The code is unknown, and there is no room to record it.
     Full,
 }
 
@@ -22,14 +22,14 @@ pub enum CodeState {
 #[derive(Debug)]
 pub struct SeenCode<'a> {
     writer: ProbeWriter<'a>,
-    /// A hash table of the last record of each address: its index, counted from 1; 0 where there is none.
+    /// A hash table of the last record of each address: its index, counted from 1; 0 for none.
     records: Box<[u32]>,
-    /// How many entries of the table are in use.
+    /// Number of used entries of the table.
     used: usize,
 }
 
 impl<'a> SeenCode<'a> {
-    /// Knows nothing yet, and notes what comes with this writer. `slots` is a power of two; three of four can be used.
+    /// Returns an empty set, which records with this writer. `slots` is a power of two; three of four can be used.
     #[must_use]
     pub fn new(writer: ProbeWriter<'a>, slots: usize) -> Self {
         Self { writer, records: vec![0; slots.next_power_of_two()].into(), used: 0 }
@@ -40,7 +40,7 @@ impl<'a> SeenCode<'a> {
         &mut self.writer
     }
 
-    /// Looks an instruction up that executes.
+    /// Looks up an executing instruction.
     #[must_use]
     pub fn find(&self, ip: u64, bytes: &[u8]) -> CodeState {
         let code = ProbeCode::new(ip, bytes);
@@ -53,7 +53,7 @@ impl<'a> SeenCode<'a> {
         }
     }
 
-    /// Notes the code of an instruction that is new or has changed. Returns `false` if there is no room.
+    /// Records the code of an instruction that is new or has changed. Returns `false` if there is no room.
     pub fn add(&mut self, ip: u64, bytes: &[u8]) -> bool {
         let slot = self.slot(ProbeCode::new(ip, bytes));
         let Ok(record) = u32::try_from(self.writer.count() + 1) else { return false };
@@ -65,13 +65,13 @@ impl<'a> SeenCode<'a> {
         true
     }
 
-    /// Whether the record of a slot is this code; `None` if the slot is free.
+    /// Returns true if the record of a slot is this code; `None` if the slot is free.
     fn compared(&self, slot: usize, code: ProbeCode) -> Option<bool> {
         let record = (self.records[slot] as usize).checked_sub(1)?;
         self.writer.compare(record, code)
     }
 
-    /// Returns the slot of an address, or the free one that it would get.
+    /// Returns the slot of an address, or the free slot for it.
     fn slot(&self, code: ProbeCode) -> usize {
         let mask = self.records.len() - 1;
         // The multiplicative hash of Knuth, The Art of Computer Programming, volume 3, "Hashing".
@@ -105,7 +105,7 @@ mod tests {
         }
         assert!(seen.add(0x10, &[0x91]));
         assert_eq!(seen.find(0x10, &[0x91]), CodeState::Known);
-        // Back to what it was is a change, too.
+        // A change back is a change, too.
         assert_eq!(seen.find(0x10, &[0x90]), CodeState::Changed);
         assert_eq!(seen.writer().count(), 2);
     }

@@ -1,4 +1,4 @@
-//! The PVH start info: reads the one that QEMU gives to the monitor, and builds the one that the monitor gives to its
+//! The PVH start info: reads the one that QEMU passes to the monitor, and builds the one that the monitor passes to its
 //! guest.
 //!
 //! Source: Xen public headers, `arch-x86/hvm/start_info.h`.
@@ -50,7 +50,7 @@ impl StartInfo {
     }
 }
 
-/// Builds a start info with everything that it refers to, to be placed at `address`.
+/// Builds a start info with all data to which it refers, to be placed at `address`.
 #[must_use]
 pub fn build(address: u64, info: &BootInfo<'_>) -> Vec<u8> {
     let modules_at = address + START_INFO;

@@ -27,18 +27,18 @@ pub struct DebugExit {
     pub guest_steps: bool,
 }
 
-/// How far the instruction came, and what is reported to the guest.
+/// The progress of the instruction, and the report to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepResult {
-    /// How far the instruction came.
+    /// The progress of the instruction.
     pub progress: Progress,
-    /// The conditions of the debug exception that the guest gets; 0: it gets none.
+    /// The conditions of the debug exception that the guest receives; 0: none.
     pub guest_conditions: u64,
-    /// The guest's handler finds RF set in its frame: its IRET resumes a repeated instruction.
+    /// The guest's handler finds RF set in its frame, so that its IRET resumes a repeated instruction.
     pub sets_rf: bool,
 }
 
-/// How far the instruction came.
+/// The progress of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The instruction has not begun: an instruction breakpoint, or an access to a guarded debug register.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn an_instruction_retires_once_and_only_the_guests_own_conditions_reach_it() {
-        // DR6, RIP after (it is 100h before), whether the instruction repeats, whether the guest steps itself; then
+        // DR6, RIP after (it is 100h before), `true` if the instruction repeats, `true` if the guest steps itself; then
         // progress and the guest's conditions.
         let rows = [
             (BS, 0x102, false, false, Progress::Retired, 0),

@@ -1,35 +1,35 @@
-//! How one processor starts another: by INIT and the start-up interrupt (SIPI).
+//! The start of one processor by another: by INIT and the start-up interrupt (SIPI).
 //!
 //! Source: SDM vol. 3, Multiple-Processor Management, "MP Initialization Protocol Algorithm for MP Systems"; Advanced
 //! Programmable Interrupt Controller (APIC), "Interrupt Command Register (ICR)", on INIT and start-up.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Which of the two commands has reached a processor. Other processors send them; the processor itself takes them.
+/// The start-up commands that have reached a processor. Other processors send them; the processor itself takes them.
 ///
 /// As on hardware, a processor takes a start-up interrupt only while it waits for one, and it takes only the first one.
-/// A start-up interrupt that comes before the processor has handled its INIT is kept, because on hardware INIT takes no
-/// time.
+/// A start-up interrupt that arrives before the processor has handled its INIT is kept, because on hardware INIT takes
+/// no time.
 #[derive(Debug)]
 pub struct StartupState(AtomicU32);
 
 /// The processor executes.
 const RUNNING: u32 = 0;
-/// INIT has come, and the processor has not handled it yet.
+/// INIT has arrived, and the processor has not handled it yet.
 const INIT: u32 = 1 << 8;
 /// The processor waits for a start-up interrupt.
 const WAITING: u32 = 1 << 9;
-/// A start-up interrupt has come; bits 7:0 are its vector.
+/// A start-up interrupt has arrived; bits 7:0 are its vector.
 const STARTED: u32 = 1 << 10;
 
 impl StartupState {
-    /// The state of a processor that executes.
+    /// Returns the state of a processor that executes.
     #[must_use]
     pub const fn running() -> Self {
         Self(AtomicU32::new(RUNNING))
     }
 
-    /// The state of a processor that waits to be started.
+    /// Returns the state of a processor that waits to be started.
     #[must_use]
     pub const fn waiting() -> Self {
         Self(AtomicU32::new(WAITING))
@@ -49,7 +49,7 @@ impl StartupState {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, started).is_ok()
     }
 
-    /// Returns whether INIT has come. If it has, the processor must reset itself and then call
+    /// Returns whether INIT has arrived. If so, the processor must reset itself and then call
     /// [`StartupState::finish_init`].
     #[must_use]
     pub fn has_received_init(&self) -> bool {
@@ -70,7 +70,7 @@ impl StartupState {
         if started & STARTED == 0 || started & INIT != 0 {
             return None;
         }
-        // If the exchange fails, another INIT has come in between.
+        // If the exchange fails, another INIT has arrived in between.
         let taken = self.0.compare_exchange(started, RUNNING, Ordering::AcqRel, Ordering::Acquire);
         taken.is_ok().then_some(started as u8)
     }

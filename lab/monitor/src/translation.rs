@@ -1,7 +1,7 @@
-//! Finds instructions after which cached address translations may be wrong.
+//! Finds instructions after which cached address translations may be stale.
 
-/// Returns whether an instruction with these bytes may make the processor drop translations: MOV to a control register,
-/// INVLPG, INVPCID, WRMSR and the like. It also returns true for a few other instructions, which only costs time.
+/// Returns whether an instruction with these bytes may flush the processor's translations: MOV to a control register,
+/// INVLPG, INVPCID, WRMSR and the like. A few other instructions also return true, which only costs time.
 #[must_use]
 pub fn may_change(bytes: &[u8]) -> bool {
     let prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);

@@ -1,4 +1,4 @@
-//! The virtual machine control block (VMCB): what AMD's VMRUN instruction reads to enter a guest and writes at an exit.
+//! The virtual machine control block (VMCB), which AMD's VMRUN reads to enter a guest and writes at an exit.
 //!
 //! Source: AMD64 Architecture Programmer's Manual vol. 2, Appendix "Layout of VMCB" and Secure Virtual Machine,
 //! "Exception and Interrupt Intercepts", "Instruction Intercepts".
@@ -43,13 +43,13 @@ pub struct ControlArea {
     pub tsc_offset: u64,
     /// Address space identifier of the guest; must not be 0.
     pub asid: u32,
-    /// What VMRUN flushes: 0 nothing, 1 all translations.
+    /// Translations that VMRUN flushes: 0 none, 1 all.
     pub tlb_control: u32,
     /// Virtual interrupt and V_INTR_MASKING.
     pub virtual_interrupt: u64,
     /// Bit 0: the guest was in an interrupt shadow.
     pub interrupt_shadow: u64,
-    /// Why the guest exited: [`exit_code`].
+    /// The reason of the exit: [`exit_code`].
     pub exit_code: u64,
     /// First word of details of the exit.
     pub exit_info1: u64,

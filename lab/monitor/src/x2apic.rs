@@ -18,7 +18,7 @@ pub const EXTD: u64 = 1 << 10;
 /// IA32_APIC_BASE\[11\], EN: the local APIC is on.
 pub const EN: u64 = 1 << 11;
 
-/// The MSRs of x2APIC mode, those that are reserved among them.
+/// The MSRs of x2APIC mode, including the reserved ones.
 pub const MSRS: core::ops::RangeInclusive<u32> = 0x800..=0x8ff;
 
 const VERSION: usize = 0x30;
@@ -27,23 +27,23 @@ const PPR: usize = 0xa0;
 const LAST_IRR: usize = 0x270;
 const CMCI: usize = 0x2f0;
 
-/// Returns whether IA32_APIC_BASE, which holds `present`, accepts `value`: the page does not move, and the mode changes
-/// as it may. `offered` says that CPUID announces x2APIC mode.
+/// Returns whether IA32_APIC_BASE, which holds `present`, accepts `value`: the page does not move, and the change of
+/// mode is legal. `offered`: CPUID reports x2APIC mode.
 #[must_use]
 pub fn accepts_apic_base(present: u64, value: u64, offered: bool) -> bool {
     let mode = |base: u64| (base & EN != 0, base & EXTD != 0);
     let changes = match (mode(present), mode(value)) {
         (_, (_, true)) if !offered => false,
-        // EXTD without EN is no mode.
+        // EXTD without EN is not a mode.
         (_, (false, true)) => false,
-        // From x2APIC mode only back by way of "disabled", and from there only to xAPIC mode.
+        // From x2APIC mode only to "disabled", and from there only to xAPIC mode.
         ((true, true), (true, false)) | ((false, false), (true, true)) => false,
         _ => true,
     };
     changes && (value ^ present) & !0xfff == 0
 }
 
-/// What a read of an MSR returns.
+/// The result of a read of an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum X2Read {
     /// The register of the page at this offset.
@@ -56,23 +56,23 @@ pub enum X2Read {
     Command,
 }
 
-/// What a write of an MSR does.
+/// The effect of a write of an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum X2Write {
-    /// It writes the register of the page at this offset.
+    /// Writes the register of the page at this offset.
     Register(usize, u32),
-    /// It sends a command to a destination of 32 bits.
+    /// Sends a command to a destination of 32 bits.
     Command {
         /// Bits 63:32.
         destination: u32,
         /// Bits 31:0.
         low: u32,
     },
-    /// It sends the processor an interrupt with this vector.
+    /// Sends the processor an interrupt with this vector.
     SelfInterrupt(u8),
 }
 
-/// Returns what a read of `msr` returns; `None`: it raises #GP.
+/// Returns the result of a read of `msr`; `None`: it raises #GP.
 #[must_use]
 pub const fn read(msr: u32) -> Option<X2Read> {
     let Some(offset) = offset(msr) else { return None };
@@ -86,7 +86,7 @@ pub const fn read(msr: u32) -> Option<X2Read> {
     })
 }
 
-/// Returns what a write of `msr` does; `None`: it raises #GP.
+/// Returns the effect of a write of `msr`; `None`: it raises #GP.
 #[must_use]
 pub const fn write(msr: u32, value: u64) -> Option<X2Write> {
     const VECTOR: u64 = 0xff;
@@ -128,7 +128,7 @@ pub const fn write(msr: u32, value: u64) -> Option<X2Write> {
 /// SELF IPI, which the page does not have.
 const SELF_IPI: usize = 0x3f0;
 
-/// The offset in the page of the register with this number.
+/// Returns the page offset of the register with this number.
 const fn offset(msr: u32) -> Option<usize> {
     match msr {
         0x800..=0x83f => Some(((msr - 0x800) as usize) << 4),
@@ -136,7 +136,7 @@ const fn offset(msr: u32) -> Option<usize> {
     }
 }
 
-/// Returns the logical ID of a local APIC with this ID: the cluster in bits 31:16, the place in it as a bit.
+/// Returns the logical ID of a local APIC with this ID: the cluster in bits 31:16, the member as a bit.
 #[must_use]
 pub const fn logical_id(id: u32) -> u32 {
     (id >> 4) << 16 | 1 << (id & 0xf)
@@ -153,7 +153,7 @@ pub const fn destination_in_page(destination: u32, low: u32) -> Option<u32> {
         u32::MAX => Some(0xff << 24),
         // Cluster 0.
         0..=0xffff if low & LOGICAL != 0 => Some((destination & 0xff) << 24),
-        // FFH is an ID like others, but names all processors in xAPIC mode.
+        // FFH is an ordinary ID, but addresses all processors in xAPIC mode.
         0..=0xfe => Some(destination << 24),
         _ => None,
     }
@@ -180,8 +180,8 @@ mod tests {
         assert!(!accepts_apic_base(0xfee0_0900, 0x10_fee0_0d00, true));
     }
 
-    /// SDM vol. 3, the table "Local APIC Register Address Map Supported by x2APIC": which can be read, and a value with
-    /// which each can be written.
+    /// Checks SDM vol. 3, the table "Local APIC Register Address Map Supported by x2APIC": the readable registers, and
+    /// a valid value for each writable one.
     #[test]
     fn each_register_is_there_as_the_manuals_table_says() {
         let table: [(core::ops::RangeInclusive<u32>, bool, Option<u64>); 20] = [
@@ -209,7 +209,7 @@ mod tests {
         for (msrs, readable, value) in table {
             for msr in msrs {
                 assert_eq!(read(msr).is_some(), readable, "{msr:#x}");
-                // Bit 11 is reserved in each, but for the destination mode of 830H and the count of 838H.
+                // Bit 11 is reserved in each, except the destination mode of 830H and the count of 838H.
                 let bad = value.unwrap_or(0) | 1 << 11;
                 let any = [0x830, 0x838].contains(&msr);
                 assert_eq!(write(msr, bad).is_some(), any, "{msr:#x}");
@@ -221,7 +221,7 @@ mod tests {
         }
         assert_eq!((read(0x83f), write(0x83f, 0x30)), (None, Some(X2Write::SelfInterrupt(0x30))));
         assert_eq!((read(0x7ff), write(0x7ff, 0)), (None, None));
-        // Nothing but 0 can be written to EOI and ESR.
+        // Only 0 can be written to EOI and ESR.
         assert_eq!([(0x80b, 1), (0x828, 1)].map(|(msr, value)| write(msr, value)), [None; 2]);
     }
 
@@ -235,7 +235,7 @@ mod tests {
         );
         let command = X2Write::Command { destination: 3, low: 0x4400 };
         assert_eq!(write(0x830, 3 << 32 | 0x4400), Some(command));
-        // Delivery status, bit 12, is no more.
+        // Delivery status, bit 12, no longer exists.
         let reserved = (0..32).filter(|bit| write(0x830, 1 << bit).is_none());
         assert!(reserved.eq([12, 13, 16, 17].into_iter().chain(20..32)));
     }
@@ -254,7 +254,7 @@ mod tests {
             (logical_id(3), 0x4c00, Some(0x0800_0000)),
             (0x10f, 0x4c00, Some(0x0f00_0000)),
             (0x1_0001, 0x4c00, None),
-            // With a shorthand nobody looks at it.
+            // With a shorthand the destination is ignored.
             (0x1234_5678, 0xc_4400, Some(0)),
         ] {
             assert_eq!(destination_in_page(destination, low), high, "{destination:#x} {low:#x}");

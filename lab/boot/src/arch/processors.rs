@@ -23,7 +23,7 @@ static COME: AtomicUsize = AtomicUsize::new(1);
 /// The kernel's page tables, for all processors.
 static ROOT: Mutex<Option<PhysFrame>> = Mutex::new(None);
 
-/// The work of all processors, the number of such works so far, and the number of processors that have not finished.
+/// The work of all processors, the number of such rounds so far, and the number of processors that have not finished.
 static WORK: Mutex<Option<&'static (dyn Fn(usize) + Sync)>> = Mutex::new(None);
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 static BUSY: AtomicUsize = AtomicUsize::new(0);

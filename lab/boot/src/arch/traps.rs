@@ -32,7 +32,7 @@ pub(crate) enum Arrival {
     Vector,
 }
 
-/// Serves a possible PMI that interrupted this RIP.
+/// The function that serves a possible PMI, with the interrupted RIP.
 pub(crate) type PmiHandler = fn(Arrival, u64) -> Pmi;
 
 static PMI_HANDLER: Once<PmiHandler> = Once::new();

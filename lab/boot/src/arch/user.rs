@@ -140,7 +140,7 @@ pub(crate) fn interrupt_calls() -> u64 {
     INTERRUPT_CALLS.load(Relaxed)
 }
 
-/// The kernel's service for user level: `number` steps of a linear congruential generator.
+/// Computes the kernel's service for user level: `number` steps of a linear congruential generator.
 extern "C" fn service(argument: u64, number: u64) -> u64 {
     (0..number).fold(argument, |value, _| lcg(value))
 }
@@ -176,7 +176,7 @@ unsafe extern "C" fn enter_by_sysret(argument: u64, rip: u64, rsp: u64, rflags: 
     )
 }
 
-/// The common end: RSP is as `enter_…` left it, RAX has the exit value.
+/// Ends both ways of entry: RSP is as `enter_…` left it, RAX has the exit value.
 #[unsafe(naked)]
 unsafe extern "C" fn leave() -> u64 {
     naked_asm!("popfq", "pop r15", "pop r14", "pop r13", "pop r12", "pop rbp", "pop rbx", "ret")

@@ -58,7 +58,7 @@ pub(crate) fn init() {
     traps::on_pmi(interrupt);
 }
 
-/// Records `work` as session `session`. `interrupts_on` enables interrupts at its start.
+/// Records `work` as session `session`. If `interrupts_on`, interrupts are on when it begins.
 pub(crate) fn record(
     prepared: Prepared,
     session: u16,

@@ -28,7 +28,7 @@ impl Prepared {
         Self::with_handler(Handler::new(delivery), delivery == Delivery::Nmi, start)
     }
 
-    /// Like [`Prepared::new`], for a unit whose interrupts are always NMIs and have a handler of their own.
+    /// Does the same as [`Prepared::new`], for a unit whose interrupts are always NMIs and have a handler of their own.
     pub(crate) fn by_nmi<R: Running + 'static>(
         handler: Handler,
         start: impl FnOnce() -> Result<R, SourceError> + 'static,

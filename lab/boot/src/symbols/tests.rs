@@ -1,7 +1,7 @@
 use super::*;
 use alloc::vec;
 
-/// An ELF file with four sections: none, .bss (not in the file), .strtab, .symtab.
+/// Returns an ELF file with four sections: none, .bss (not in the file), .strtab, .symtab.
 fn elf(symbols: &[(u32, u8, u16, u64, u64)], names: &[u8]) -> Vec<u8> {
     let mut elf = vec![0; 0x40];
     elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -36,8 +36,8 @@ fn elf(symbols: &[(u32, u8, u16, u64, u64)], names: &[u8]) -> Vec<u8> {
     elf
 }
 
-/// `b` at 0x200, `a` at 0x100 without a size, `c` at 0x300; an object, an undefined function, a name outside the
-/// table.
+/// Returns a file with `b` at 0x200, `a` at 0x100 without a size, `c` at 0x300; an object, an undefined function, a
+/// name outside the table.
 fn sample() -> Vec<u8> {
     elf(
         &[

@@ -137,7 +137,7 @@ static SLOTS: [ProcessorSlot; PROCESSORS] =
     // SAFETY: each processor uses the slot with its own number, and no thread of this kernel moves.
     [const { unsafe { Slot::new(Handler::new(Delivery::Nmi), processor as _) } }; PROCESSORS];
 
-/// The NMI handler.
+/// Handles NMIs.
 fn nmi(rip: u64) {
     let pmi = SLOTS[processors::this()].interrupt(Some(rip)).expect("the registers are there");
     assert!(pmi != Pmi::NotOurs, "nobody else sends NMIs");
@@ -156,7 +156,7 @@ fn trace_this_processor() {
     machine::mark_truth(1 + number as u32);
     slot.start(|| PtTracer::start(unit, &config, buffer, decoder)).unwrap();
     work(number);
-    // The decoder receives what was traced since the last NMI.
+    // The decoder receives the trace since the last NMI.
     let stopped = slot.stop(|tracer, _| tracer.stop());
     machine::mark_truth(0);
     let (stopped, decoder) = stopped.unwrap().unwrap();

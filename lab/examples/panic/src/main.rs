@@ -95,7 +95,7 @@ static PANIC: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicUsize = AtomicUsize::new(0);
 static PRINTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The panic handler.
+/// Handles a panic.
 fn stop_all(info: &PanicInfo<'_>) {
     stop_tracing();
     if PANIC.swap(true, Ordering::AcqRel) {
@@ -117,7 +117,7 @@ fn stop_all(info: &PanicInfo<'_>) {
     println!("ok panic\ndone 1 0");
 }
 
-/// The NMI handler.
+/// Handles NMIs.
 fn stop_this(_: u64) {
     stop_tracing();
     assert!(PANIC.load(Ordering::Acquire), "nobody else sends NMIs");

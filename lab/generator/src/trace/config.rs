@@ -129,7 +129,7 @@ impl TraceConfig {
         Self::random_of(topic, seed, &ProgramShape::default(), 1000..4000)
     }
 
-    /// Like [`TraceConfig::random`] with a smaller program and fewer steps, for tests that need many programs.
+    /// Draws like [`TraceConfig::random`], a smaller program and fewer steps, for tests that need many programs.
     #[must_use]
     pub fn random_small(topic: Topic, seed: u64) -> (Program, Self) {
         let shape =

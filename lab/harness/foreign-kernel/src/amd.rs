@@ -1,4 +1,4 @@
-//! What AMD's processors must do: their name, counters, samples and last branches, including the interrupts that they
+//! Checks of AMD's processors: their name, counters, samples and last branches, including the interrupts that they
 //! raise.
 
 use core::arch::asm;
@@ -36,7 +36,7 @@ const NMI: u32 = 0x400;
 /// The value of an LVT entry after reset.
 const MASKED: u32 = 0x1_0000;
 
-/// Whether CPUID names AMD as the vendor.
+/// Returns true if CPUID names AMD as the vendor.
 pub fn is_vendor() -> bool {
     let vendor = __cpuid_count(0, 0);
     [vendor.ebx, vendor.edx, vendor.ecx] == [0x6874_7541, 0x6974_6e65, 0x444d_4163]
@@ -111,7 +111,7 @@ pub fn sampling() -> Result<(), &'static str> {
     check(try_wrmsr(IBS_OP_CTL, 0) == 0, "sampling cannot be ended")?;
     let taken = samples_taken.load(Relaxed);
     check(taken >= INSTRUCTIONS / 0x90 - 1, "too few samples")?;
-    // Samples by cycles hit the same instructions again and again, so this may not hold there.
+    // Samples by cycles hit the same instructions repeatedly, so this may not hold there.
     check(!ops || data_found.load(Relaxed) != 0, "no sample has the address of the data")?;
     let _ = writeln!(Serial, "{taken} samples");
     for sample in samples.iter().take(taken as usize) {
@@ -148,7 +148,7 @@ pub fn branches() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Names the second entry in F3x1CC through the configuration ports, because firmware has not set it.
+/// Selects the second entry in F3x1CC through the configuration ports, because firmware has not set it.
 fn name_entry() -> Result<(), &'static str> {
     check(config(0x8000_c300, None) == 0x1203_1022, "no northbridge")?;
     check(config(0x8000_0000, None) & 0xffff == 0x8086, "the machine's own host bridge is gone")?;

@@ -10,8 +10,8 @@ const IA32_TIME_STAMP_COUNTER: u32 = 0x10;
 /// The frequency of the 8254's clock, in Hz.
 const PIT_HZ: u64 = 1_193_182;
 
-/// The time-stamp counter and the local APIC's timer count at the rates that CPUID tells, in a session and outside. If
-/// the command line begins with `clock=`: the ticks that each instruction of a session takes.
+/// Checks that the time-stamp counter and the local APIC's timer count at the rates in CPUID, inside and outside of a
+/// session. If the command line begins with `clock=`, the number after it is the ticks per instruction of a session.
 pub fn clock(line: &[u8]) -> Result<(), &'static str> {
     const TIMER: u64 = 0xfee0_0000;
     const INSTRUCTIONS: u64 = 2000;
@@ -87,7 +87,7 @@ fn has_frequency(hz: u64) -> bool {
     }
     let counts = begin.1.saturating_sub(end.1);
     let (least, most) = (end.0 - begin.2, end.2 - begin.0);
-    // One count more or less, and the time that the reads took.
+    // One count more or less, and the duration of the reads.
     let ticks = |counts: u64| counts * hz / PIT_HZ;
     let agrees =
         least <= ticks(counts + 1) + hz / 5000 && ticks(counts.saturating_sub(1)) <= most + hz / 5000;

@@ -1,7 +1,7 @@
 //! A multiboot2 kernel that uses none of the project's crates. It looks for Processor Trace in CPUID, breaks a rule of
-//! its control register and expects #GP, and does a little work between two trace markers. It also checks what a
-//! monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On
-//! an AMD processor it uses counters, samples and branches instead. It prints the protocol of `lab/protocol` by hand.
+//! its control register and expects #GP, and does a little work between two trace markers. It also checks likely
+//! mistakes of a monitor: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On an
+//! AMD processor it uses counters, samples and branches instead. It prints the protocol of `lab/protocol` by hand.
 #![no_std]
 #![no_main]
 
@@ -123,7 +123,7 @@ fn protection() -> Result<(), &'static str> {
     check(refuses_write("foreign-protection", IA32_EFER, efer | AMD_FFXSR), "AMD's fast FXSAVE is there")
 }
 
-/// The command line says `silent`: accesses that are refused are not announced.
+/// The command line has `silent`: refused accesses are not announced.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// Writes `value` to a register and returns whether the processor refuses it. Announces the access first.
@@ -145,7 +145,7 @@ fn execution() -> Result<(), &'static str> {
     check(breakpoints.load(Ordering::Relaxed) == 2, "INT3 and INT 3 were not both taken")
 }
 
-/// The result of the work.
+/// Does the work and returns its result.
 fn work_result() -> u64 {
     let mut expected = 0u64;
     for count in (1..=200u64).rev() {
@@ -157,20 +157,20 @@ fn work_result() -> u64 {
     expected
 }
 
-/// How many processors the machine has by `processors=N` on the command line; the default is one.
+/// Returns the number of the machine's processors from `processors=N` on the command line; the default is one.
 fn processor_count(information: u32) -> usize {
     let number = command_line(information).strip_prefix(b"processors=");
     let number = number.and_then(|digits| core::str::from_utf8(digits).ok());
     number.and_then(|digits| digits.parse().ok()).unwrap_or(1)
 }
 
-/// The bytes of the command line.
+/// Returns the bytes of the command line.
 fn command_line(information: u32) -> &'static [u8] {
     const COMMAND_LINE: u32 = 1;
     tag(information, COMMAND_LINE).and_then(|line| line.split_last()).map_or(&[], |(_, line)| line)
 }
 
-/// The content of a tag of the boot information.
+/// Returns the content of a tag of the boot information.
 fn tag(information: u32, kind: u32) -> Option<&'static [u8]> {
     // SAFETY: the boot loader has put its information there, and all of it is mapped.
     let word = |at: u32| unsafe { (at as *const u32).read() };
@@ -184,7 +184,7 @@ fn tag(information: u32, kind: u32) -> Option<&'static [u8]> {
         .then(|| unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 8) })
 }
 
-/// The result must be the same in a session that is logged and in none.
+/// Checks that the result is the same inside and outside of a logged session.
 fn trapping(session: u32) -> Result<(), &'static str> {
     let wrong = traps(session);
     check(wrong & 1 == 0, "its own single steps are not what they should be")?;
@@ -200,12 +200,12 @@ fn trapping(session: u32) -> Result<(), &'static str> {
     check(wrong & 1024 == 0, "a breakpoint was not hit once, or DR0 or DR7 is not the kernel's own")
 }
 
-/// Code that changes itself just ahead of its own execution.
+/// Runs code that modifies itself just ahead of its own execution.
 fn patching(session: u32) -> Result<(), &'static str> {
     check(patches(session) == 105, "an instruction did not execute as it was changed")
 }
 
-/// Where there is no memory, reads give ones and writes are lost.
+/// Checks that without memory at an address reads return ones and writes are lost.
 fn holes(session: u32) -> Result<(), &'static str> {
     mark(session);
     let result = HOLES.into_iter().try_for_each(hole);

@@ -1,4 +1,4 @@
-//! The memory that a kernel is told of, and accesses where it has none.
+//! The memory that is reported to a kernel, and accesses outside of it.
 
 use core::arch::asm;
 
@@ -11,7 +11,7 @@ unsafe extern "C" {
     safe static level3: [u64; 512];
 }
 
-/// The end of the RAM that the monitor leaves by default, where it is itself.
+/// The end of the RAM below the monitor, by default.
 const RAM_END: u64 = 256 << 20;
 const MIB: u64 = 1 << 20;
 
@@ -20,7 +20,7 @@ const SIGNATURE: u16 = 0;
 const RAM_SIZE: u16 = 3;
 const DIRECTORY: u16 = 0x19;
 
-/// The RAM of the boot loader's map, of fw_cfg's, of the real-time clock's memory, and of the rest is the same.
+/// Checks that the boot loader's map, fw_cfg, the real-time clock's memory and the others report the same RAM.
 pub fn map(information: u32) -> Result<(), &'static str> {
     let loaders = tag(information, 6).ok_or("no memory map from the boot loader")?;
     check(
@@ -36,7 +36,7 @@ pub fn map(information: u32) -> Result<(), &'static str> {
     let mut again = [0; 1024];
     let again = &mut again[..size];
     select(key);
-    // SAFETY: the buffer is as long as what is read.
+    // SAFETY: the buffer is as long as the data.
     unsafe { asm!("rep insb", in("dx") 0x511, inout("rdi") again.as_mut_ptr() => _, inout("rcx") size => _) };
     check(map == again, "REP INSB reads something else")?;
     select(RAM_SIZE);
@@ -83,7 +83,7 @@ fn e820() -> Result<(u16, usize), &'static str> {
     Err("fw_cfg has no memory map")
 }
 
-/// DMA reaches the kernel's own memory, and nothing else.
+/// Checks that DMA reaches the kernel's own memory, and nothing else.
 pub fn dma() -> Result<(), &'static str> {
     const READ: u32 = 1 << 1 | 1 << 3;
     const ERROR: u32 = 1;
@@ -118,11 +118,11 @@ fn request(control: u32, bytes: u32, target: u64) -> u32 {
     u32::from_be_bytes(unsafe { (at as *const [u8; 4]).read_volatile() })
 }
 
-/// Code, page tables and a stack where there is no memory: each reads as ones.
+/// Checks that code, page tables and a stack at addresses without memory read as ones.
 pub fn no_memory(session: u32) -> Result<(), &'static str> {
     const INVALID_OPCODE: u64 = 6;
     const PAGE_FAULT: u64 = 14;
-    /// Of the error code, which QEMU's own walk leaves without the bit that says that the page is present.
+    /// Of the error code; QEMU's own walk does not set the bit for a present page.
     const RESERVED_BIT: u64 = 8;
     const HOLE: u64 = 0x1800_0000;
     mark(session);
@@ -142,7 +142,7 @@ pub fn no_memory(session: u32) -> Result<(), &'static str> {
     check(pushed == u64::MAX, "a stack where no memory is keeps something")
 }
 
-/// The monitor's port is none of this kernel's: what is written there is nowhere, and nothing can be read.
+/// Checks the monitor's port, which is not this kernel's: writes are lost, and reads return nothing.
 pub fn ports() -> Result<(), &'static str> {
     const MONITOR: u16 = 0xe8;
     const TEXT: &[u8] = b"\nmonitor: violation processor=0 pmis_dropped=1\n";
@@ -161,10 +161,10 @@ pub fn ports() -> Result<(), &'static str> {
     check(both == 0xe9ff, "the debug console does not answer beside the monitor's port")
 }
 
-/// Returns how much RAM VMware's interface says there is; 0 if nothing answers.
+/// Returns the RAM size by VMware's interface; 0 if nothing answers.
 fn vmware_ram() -> u32 {
     let (answer, mib): (u32, u32);
-    // SAFETY: the interface changes general registers alone. RBX is exchanged, because the compiler keeps it.
+    // SAFETY: the interface changes only general registers. RBX is exchanged, because the compiler keeps it.
     unsafe {
         asm!(
             "xchg {mib:r}, rbx", "in eax, dx", "xchg {mib:r}, rbx",
@@ -193,6 +193,6 @@ pub(crate) fn write_byte(port: u16, byte: u8) {
 }
 
 fn write_long(port: u16, value: u32) {
-    // SAFETY: as far as the device reaches memory by this, the caller has made it the kernel's own or none.
+    // SAFETY: if the device accesses memory because of this, the caller has made it the kernel's own or none.
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack)) };
 }

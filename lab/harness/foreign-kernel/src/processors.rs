@@ -18,10 +18,10 @@ const IA32_RTIT_STATUS: u32 = 0x571;
 /// TraceEn, OS, BranchEn.
 const TRACE: u64 = 1 << 0 | 1 << 2 | 1 << 13;
 
-/// The page at which further processors begin.
+/// The page at which further processors start.
 const PAGE: usize = 0x9000;
-/// How many starts are kept: the first processor's (which needs no start), one of each further processor, and a few
-/// more.
+/// Number of starts that are recorded: the first processor's (which needs no start), one of each further processor, and
+/// a few more.
 const STARTS: usize = 8;
 const TRACE_BYTES: usize = 4096;
 /// The session of the first start; the others follow.
@@ -29,7 +29,7 @@ const FIRST_SESSION: u32 = 10;
 /// The first of the sessions that processors announce after their work, while they wait.
 const WAITING_SESSION: u32 = 20;
 
-/// What a processor found at its start, and what it did then.
+/// The state of a processor at its start, and its results.
 struct Start {
     id: AtomicU32,
     /// EDX and CR0 at the start.
@@ -39,7 +39,7 @@ struct Start {
     svr: AtomicU32,
     tpr: AtomicU32,
     lvt_pc: AtomicU32,
-    /// Interrupts that wait or are in service: all these registers combined with OR.
+    /// Interrupts that are pending or in service: all these registers combined with OR.
     interrupts: AtomicU32,
     /// DR0.
     breakpoint: AtomicU64,
@@ -64,7 +64,7 @@ static FOUND: [Start; STARTS] = [const {
     }
 }; STARTS];
 
-/// How many further processors have done their work.
+/// Number of further processors that have done their work.
 static DONE: AtomicUsize = AtomicUsize::new(0);
 
 #[repr(C, align(4096))]
@@ -72,7 +72,7 @@ struct Traces([[AtomicU64; TRACE_BYTES / 8]; STARTS]);
 
 static TRACES: Traces = Traces([const { [const { AtomicU64::new(0) }; TRACE_BYTES / 8] }; STARTS]);
 
-/// Starts all of the machine's `processors`, then two of them again, and compares what they did.
+/// Starts all of the machine's `processors`, then two of them again, and compares their results.
 pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> {
     check((1..=STARTS - 2).contains(&processors), "more processors than there is room for")?;
     place_page();
@@ -112,7 +112,7 @@ pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> 
     Ok(())
 }
 
-/// Checks that a processor began in the state in which INIT and a start-up interrupt leave it.
+/// Checks that a processor started in the state after INIT and a start-up interrupt.
 fn fresh(found: &Start, signature: u32) -> Result<(), &'static str> {
     check(found.edx.load(Ordering::Relaxed) == signature, "EDX is not the processor's signature")?;
     check(found.svr.load(Ordering::Relaxed) == 0xff, "the local APIC is on, or has a spurious vector")?;
@@ -125,7 +125,7 @@ fn fresh(found: &Start, signature: u32) -> Result<(), &'static str> {
     check(found.breakpoint.load(Ordering::Relaxed) == 0, "DR0 is not 0")
 }
 
-/// The code of a further processor; `start` counts the starts from 1.
+/// Runs a further processor; `start` counts the starts from 1.
 // SAFETY: the start-up code calls this name, and nothing else has it.
 #[unsafe(no_mangle)]
 extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
@@ -140,7 +140,7 @@ extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
     found.interrupts.store(in_service_or_waiting.fold(0, |all, one| all | one), Ordering::Relaxed);
     found.breakpoint.store(dr0(), Ordering::Relaxed);
     trace_work(start as usize);
-    // Things that the next INIT has to undo, among them an interrupt that is never taken.
+    // State that the next INIT must reset, including an interrupt that is never taken.
     set_dr0(0x1000);
     set_local_apic(0xf0, 0x1ff);
     set_local_apic(0x80, 0x20);
@@ -172,7 +172,7 @@ fn trace_work(start: usize) {
     found.bytes.store(if legal && result.is_some() { bytes } else { !0 }, Ordering::Release);
 }
 
-/// The same code for each processor, so that the traces are the same.
+/// Runs the same code for each processor, so that the traces are the same.
 #[inline(never)]
 fn traced(session: u32) -> Option<u64> {
     let on = try_wrmsr(IA32_RTIT_CTL, TRACE);
@@ -181,14 +181,14 @@ fn traced(session: u32) -> Option<u64> {
     (on == 0 && off == 0).then_some(result)
 }
 
-/// The trace of a start; empty if there is none.
+/// Returns the trace of a start; empty if there is none.
 fn trace(start: usize) -> impl Iterator<Item = u8> {
     let bytes = FOUND[start].bytes.load(Ordering::Acquire);
     let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes < TRACE_BYTES).unwrap_or(0);
     TRACES.0[start].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).take(bytes)
 }
 
-/// Waits until this many starts have finished; returns `false` if they do not.
+/// Waits until this many starts have finished; returns `false` after a timeout.
 fn comes(starts: usize) -> bool {
     /// In cycles; many seconds.
     const PATIENCE: u64 = 30_000_000_000;

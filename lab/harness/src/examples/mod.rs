@@ -1,4 +1,4 @@
-//! Judges the example kernels: what they print is held against the truth, the symbols of their images, and the known
+//! Judges the example kernels: compares their output with the truth, the symbols of their images, and the known
 //! structure of their code.
 
 mod path;
@@ -16,10 +16,10 @@ use path::{Call, ExampleProgram, Summary};
 /// The profile on which the examples are booted.
 const PROFILE: &str = "skylake";
 
-/// How many processors the examples `lossless` and `panic` trace.
+/// Number of processors that the examples `lossless` and `panic` trace.
 const PROCESSORS: u16 = 4;
 
-/// The machine on which the example `name` is booted; `image` is its file.
+/// Returns the machine on which the example `name` is booted; `image` is its file.
 #[must_use]
 pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str) -> Machine {
     let machine =
@@ -27,10 +27,10 @@ pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str)
     machine.processors(if ["lossless", "panic"].contains(&name) { PROCESSORS } else { 1 })
 }
 
-/// Checks what the example `name` has printed. Returns a sentence that says what was found to be right.
+/// Checks the output of the example `name`. Returns a sentence that tells what was found to be right.
 ///
 /// # Errors
-/// It did not end well, or something that it printed is not what was executed.
+/// If it did not end well, or some output does not match the execution.
 pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
     let [run] = &outcome.transcript.runs[..] else { bail!("the example is one run, not several or none") };
     ensure!(run.name == name, "another example has run: {}", run.name);
@@ -45,7 +45,7 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
     }
 }
 
-/// What an example has printed, and what it has executed.
+/// The output of an example, and its execution.
 struct Shown<'a> {
     program: ExampleProgram,
     outcome: &'a Outcome,
@@ -56,12 +56,12 @@ impl Shown<'_> {
         self.outcome.transcript.other.iter().map(String::as_str)
     }
 
-    /// The calls of a session.
+    /// Returns the calls of a session.
     fn calls(&self, session: u16) -> Result<Vec<Call>> {
         self.program.calls(self.outcome.truth.session(session))
     }
 
-    /// The printed call tree is that of the truth, and that of the function as it is written.
+    /// Checks that the printed call tree is that of the truth, and that of the function as it is written.
     fn snapshot(&self) -> Result<String> {
         let calls = self.calls(1)?;
         let root = calls.iter().position(|call| call.name == "snapshot::traced");
@@ -80,8 +80,8 @@ impl Shown<'_> {
         Ok(format!("the call tree of {} calls is the truth's", printed.len()))
     }
 
-    /// On each processor the printed functions and branches are the last ones that the truth has: one has panicked, as
-    /// is printed, and an NMI has stopped the others.
+    /// Checks that on each processor the printed functions and branches are the last ones of the truth: one has
+    /// panicked, as is printed, and an NMI has stopped the others.
     fn panic(&self) -> Result<String> {
         let (mut total, mut panicked, mut cpus) = (0, 0, Vec::new());
         for number in 0..PROCESSORS {
@@ -123,7 +123,7 @@ impl Shown<'_> {
         ))
     }
 
-    /// Each processor has decoded all that it has executed; NMIs have interrupted it meanwhile.
+    /// Checks that each processor has decoded its whole execution, interrupted by NMIs.
     fn lossless(&self) -> Result<String> {
         let (mut total, mut pmis) = (0, 0);
         for number in 0..PROCESSORS {
@@ -156,7 +156,7 @@ impl Shown<'_> {
         Ok(format!("{total} instructions of {PROCESSORS} processors with {pmis} PMIs are the truth's"))
     }
 
-    /// Each run has as many edges as the truth has, and as many of them are new.
+    /// Checks that each run has as many edges as the truth, and as many new ones.
     fn fuzz_target(&self) -> Result<String> {
         let mut seen: HashSet<u16> = HashSet::new();
         let mut runs = 0_u16;
@@ -176,14 +176,14 @@ impl Shown<'_> {
 /// The function by which the example `panic` panics.
 const PANIC: &str = "core::panicking::panic_bounds_check";
 
-/// Depth and name of a printed line of a call tree.
+/// Returns depth and name of a printed line of a call tree.
 fn tree_line(line: &str) -> Option<(i64, String)> {
     let name = line.trim_start();
     let depth = (line.len() - name.len()) / 2;
     name.starts_with("snapshot::").then(|| (depth as i64, name.to_owned()))
 }
 
-/// The calls of the example's function `tower`, which calls itself for the height below and for half the height.
+/// Adds the calls of the example's function `tower`, which calls itself for the height below and for half the height.
 fn tower(height: u32, depth: i64, calls: &mut Vec<(i64, String)>) {
     calls.push((depth, "snapshot::tower".to_owned()));
     if height > 0 {

@@ -1,4 +1,4 @@
-//! What follows from the addresses that were executed: calls, and the edges between blocks.
+//! Derives calls, and edges between blocks, from the executed addresses.
 
 use anyhow::{Context, Result, ensure};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
@@ -15,38 +15,38 @@ pub(super) struct ExampleProgram {
     functions: BTreeMap<u64, (u64, String)>,
 }
 
-/// A function was entered by a call.
+/// The entry of a function by a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     /// The address of its first instruction.
     pub(super) to: u64,
-    /// Its name, without the hash; `?` if it has none.
+    /// The function's name, without the hash; `?` if it has none.
     pub(super) name: String,
-    /// How many calls have not returned, with this one.
+    /// Number of calls that have not returned, including this one.
     pub(super) depth: i64,
 }
 
-/// A function was entered by a call or by a jump of another function, or an interrupt's stub by the interrupt.
+/// The entry of a function by a call or by another function's jump, or of an interrupt's stub by the interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entered {
-    /// The address of its first instruction; `None` if it was interrupted before that, and nobody knows which it was.
+    /// The address of its first instruction; `None` if the function was interrupted before that, and so is unknown.
     pub(super) to: Option<u64>,
-    /// Its name, without the hash; `?` if it has none.
+    /// The function's name, without the hash; `?` if it has none.
     pub(super) name: String,
 }
 
 impl Entered {
-    /// Whether this is what a kernel has printed: address and name.
+    /// Returns true if a kernel has printed this entry: address and name.
     pub(super) fn is_printed_as(&self, line: &str) -> bool {
         self.to.is_none_or(|to| line == format!("{to:#x} {}", self.name))
     }
 }
 
-/// What follows from a path that NMIs interrupt.
+/// The properties of a path that NMIs interrupt.
 pub(super) struct Summary {
-    /// How many edges were taken: one to each block.
+    /// Number of edges taken: one to each block.
     pub(super) edges: u64,
-    /// Where execution went on elsewhere than at the next instruction: from where, and to where.
+    /// Sources and targets of transfers elsewhere than to the next instruction.
     pub(super) transfers: Vec<(u64, u64)>,
 }
 
@@ -65,7 +65,7 @@ impl ExampleProgram {
         Ok(Self { segments: segments.collect::<Result<_>>()?, functions: functions.collect::<Result<_>>()? })
     }
 
-    /// The calls on a path, in order, with their depths.
+    /// Returns the calls on a path, in order, with their depths.
     pub(super) fn calls(&self, path: &[Record]) -> Result<Vec<Call>> {
         let (mut calls, mut depth) = (Vec::new(), 0);
         self.transfers(path, |instruction, to| match instruction.flow_control() {
@@ -79,13 +79,13 @@ impl ExampleProgram {
         Ok(calls)
     }
 
-    /// What was entered on a path that an NMI may interrupt, by calls, by tail calls and by the interrupt.
+    /// Returns the entries on a path that an NMI may interrupt, by calls, by tail calls and by the interrupt.
     pub(super) fn calls_and_interrupts(&self, path: &[Record]) -> Result<Vec<Entered>> {
         let mut entered = Vec::new();
         self.steps(path, |instruction, to| {
             let next = instruction.next_ip();
             let target = instruction.near_branch_target();
-            // The stubs of interrupts are no functions; an indirect branch leads to functions alone.
+            // The stubs of interrupts are no functions; an indirect branch only leads to functions.
             let interrupted = match instruction.flow_control() {
                 FlowControl::Next => to != next,
                 FlowControl::UnconditionalBranch | FlowControl::Call => to != target,
@@ -124,8 +124,8 @@ impl ExampleProgram {
         Ok(entered)
     }
 
-    /// The edges on a path, as the decoder defines them: a block ends with each branch that the code alone does not
-    /// decide. A block's place is the upper 16 bits of its address times an odd number; an edge is the place of its
+    /// Returns the edges on a path, as the decoder defines them: a block ends with each branch that the code alone does
+    /// not decide. A block's place is the upper 16 bits of its address times an odd number; an edge is the place of its
     /// second block, exclusive-or half the place of its first one.
     pub(super) fn edges(&self, path: &[Record]) -> Result<HashSet<u16>> {
         let (mut edges, mut before) = (HashSet::new(), 0);
@@ -145,12 +145,12 @@ impl ExampleProgram {
         Ok(edges)
     }
 
-    /// What a processor has executed, with the NMIs that interrupted it.
+    /// Returns the summary of a processor's execution, with the NMIs that interrupted it.
     pub(super) fn summary(&self, path: &[Record]) -> Result<Summary> {
         let mut summary = Summary { edges: 1, transfers: Vec::new() };
         self.steps(path, |instruction, to| {
             let next = instruction.next_ip();
-            // An interrupt is seen where the instruction alone decides where execution goes. Tracing goes off and on
+            // An interrupt is detected where the instruction alone decides the next address. Tracing goes off and on
             // where the handler writes the control register.
             let ends_block = match instruction.flow_control() {
                 FlowControl::UnconditionalBranch | FlowControl::Call => {
@@ -168,7 +168,7 @@ impl ExampleProgram {
         Ok(summary)
     }
 
-    /// Calls `visit` with each instruction and the address that was executed after it; nothing interrupts the path.
+    /// Calls `visit` with each instruction and the next executed address; nothing interrupts the path.
     fn transfers(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64)) -> Result<()> {
         self.steps(path, |instruction, to| {
             let goes_on = instruction.flow_control() == FlowControl::Next;
@@ -179,7 +179,7 @@ impl ExampleProgram {
         })
     }
 
-    /// Calls `visit` with each instruction and the address that was executed after it.
+    /// Calls `visit` with each instruction and the next executed address.
     fn steps(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64) -> Result<()>) -> Result<()> {
         let mut known: HashMap<u64, Instruction> = HashMap::new();
         for pair in path.windows(2) {
@@ -202,13 +202,13 @@ impl ExampleProgram {
         Ok(Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode())
     }
 
-    /// The function at an address: where it begins, and its name.
+    /// Returns the start and the name of the function at an address.
     fn function(&self, address: u64) -> Option<(u64, &str)> {
         let (start, (size, name)) = self.functions.range(..=address).next_back()?;
         (address - start < *size).then_some((*start, name))
     }
 
-    /// Whether a function begins at `to`, and `from` is not in it.
+    /// Returns true if a function begins at `to` and does not contain `from`.
     fn begins_another(&self, from: u64, to: u64) -> bool {
         let start = |address| self.function(address).map(|(start, _)| start);
         start(to) == Some(to) && start(from) != Some(to)

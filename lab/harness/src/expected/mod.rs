@@ -1,7 +1,7 @@
-//! The table of expectations: what each source does with each workload on each profile.
+//! The table of expectations: the behaviour of each source with each workload on each profile.
 //!
-//! A profile is a processor that the monitor shows. The rules are in `rules.rs`. [`check`] holds a run against them; if
-//! something is recorded, it asks the source's judge.
+//! A profile is a processor that the monitor presents. The rules are in `rules.rs`. [`check`] compares a run with them;
+//! if something is recorded, it asks the source's judge.
 
 use anyhow::{Result, bail, ensure};
 
@@ -20,23 +20,23 @@ const INTEL: &[&str] =
 /// AMD's processors, oldest first.
 const AMD: &[&str] = &["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
-/// What the driver does when a workload asks for a source.
+/// The driver's response to a workload's request to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// It does the whole request.
+    /// Does the whole request.
     Traces,
-    /// It declines the request. The reason begins with this text.
+    /// Declines the request. The reason begins with this text.
     Declines(&'static str),
-    /// It declines the last part of the request and does the others. The reason begins with this text.
+    /// Declines the last part of the request and does the others. The reason begins with this text.
     DeclinesLast(&'static str),
 }
 
-/// All profiles, Intel's first.
+/// Returns all profiles, Intel's first.
 pub fn all_profiles() -> impl Iterator<Item = &'static str> {
     INTEL.iter().chain(AMD).copied()
 }
 
-/// The profiles that have a source: on which it records some workload.
+/// Returns the profiles that have a source, on which it records some workload.
 #[must_use]
 pub fn profiles(source: Source) -> Vec<&'static str> {
     let records = |profile: &str| {
@@ -46,11 +46,11 @@ pub fn profiles(source: Source) -> Vec<&'static str> {
     all_profiles().filter(|profile| records(profile)).collect()
 }
 
-/// Returns what a source does with a workload on a profile: what the first rule that applies says, otherwise
+/// Returns the behaviour of a source with a workload on a profile: that of the first rule that applies, otherwise
 /// [`Expected::Traces`].
 ///
 /// # Errors
-/// There is no such workload or profile.
+/// If there is no such workload or profile.
 pub fn expected(source: Source, workload: &str, profile: &str) -> Result<Expected> {
     workloads::find(workload)?;
     ensure!(all_profiles().any(|name| name == profile), "{profile} is no profile");
@@ -58,11 +58,11 @@ pub fn expected(source: Source, workload: &str, profile: &str) -> Result<Expecte
     Ok(rule.map_or(Expected::Traces, |rule| rule.expected))
 }
 
-/// Checks that a run went as the table says: the driver declined what it should, for the right reason, and what was
-/// recorded agrees with the truth. Returns `None` if the whole request was declined.
+/// Checks that a run matches the table: the driver declined as expected, for the right reason, and the recording agrees
+/// with the truth. Returns `None` if the whole request was declined.
 ///
 /// # Errors
-/// What went wrong.
+/// Returns the reason of the failure.
 pub fn check(source: Source, profile: &str, evidence: &Evidence<'_>) -> Result<Option<Verdict>> {
     let run = evidence.run;
     let workload = workloads::of_run(&run.name);

@@ -7,7 +7,7 @@ use Source::{Bts, Counters, Ibs, Lbr, Pebs, Pt};
 use super::{AMD, Expected, INTEL};
 use crate::judge::Source;
 
-/// To what a rule applies.
+/// The scope of a rule.
 pub(super) enum Only<'r, T> {
     /// To all.
     All,
@@ -27,7 +27,7 @@ impl<T: PartialEq> Only<'_, T> {
     }
 }
 
-/// What some sources do with some workloads on some profiles.
+/// The behaviour of some sources with some workloads on some profiles.
 pub(super) struct Rule {
     pub(super) sources: Only<'static, Source>,
     pub(super) workloads: Only<'static, &'static str>,
@@ -36,7 +36,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Whether it applies to this source, workload and profile.
+    /// Returns true if the rule applies to this source, workload and profile.
     pub(super) fn applies(&self, source: Source, workload: &str, profile: &str) -> bool {
         self.sources.has(&source) && self.workloads.has(&workload) && self.profiles.has(&profile)
     }
@@ -55,10 +55,10 @@ const PACKETS: Expected = Declines("only Intel PT has the packets");
 const AREA: Expected = Declines("only the debug store writes through page tables");
 const PAUSES: Expected = Declines("only the trace of Intel PT can be paused");
 
-/// The rules; the first that applies counts. What none of them names is recorded.
+/// The rules; the first one that applies is used. Cases without a rule are recorded.
 #[rustfmt::skip]
 pub(super) const RULES: &[Rule] = &[
-    // Processors without the source, where the driver finds out before it looks at the request.
+    // Processors without the source, which the driver detects before it looks at the request.
     rule(These(&[Pt]), All, These(&["prescott", "k8", "barcelona"]), Declines("absent: CPUID.14H is not there")),
     rule(These(&[Pt]), All, These(&["core2", "nehalem"]), Declines("absent: CPUID.07H.0:EBX[25]")),
     rule(These(&[Pt]), All, These(AMD), Declines("absent: CPUID.07H.0:EBX[25]")),
@@ -66,12 +66,12 @@ pub(super) const RULES: &[Rule] = &[
     rule(These(&[Bts, Pebs]), All, These(&["sapphire-rapids"]), Declines("absent: CPUID.1:EDX[21]")),
     rule(These(&[Lbr]), All, These(&["sapphire-rapids"]), Declines("absent: no last branch records are known")),
 
-    // What only one source has, on any processor.
+    // Requests that only one source supports, on any processor.
     rule(But(&[Pt]), These(&["events", "timing", "ptwrite", "power", "overflow"]), All, PACKETS),
     rule(But(&[Bts, Pebs]), These(&["area-absent", "area-read-only"]), All, AREA),
     rule(But(&[Pt]), These(&["pause"]), All, PAUSES),
 
-    // Filters that a source does not have on any processor.
+    // Filters that a source lacks on every processor.
     rule(These(&[Bts]), These(&["filter-cr3"]), All, Declines("branch records cannot be filtered by CR3")),
     rule(These(&[Pebs]), These(&["filter-cr3"]), All, Declines("samples cannot be filtered by CR3")),
     rule(These(&[Lbr]), These(&["filter-cr3"]), All, Declines("last branches cannot be filtered by CR3")),
@@ -82,7 +82,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(But(&[Pt]), These(IP_FILTERS), All, Declines("what is counted or sampled cannot be filtered by address")),
     rule(These(&[Ibs]), These(LEVELS), All, Declines("the samples of IBS cannot be filtered by privilege level")),
 
-    // What Intel PT does not have on some processors.
+    // Features that Intel PT lacks on some processors.
     rule(These(&[Pt]), These(&["events"]), But(&["sapphire-rapids"]), Declines("CPUID.14H.0:EBX[7]")),
     rule(These(&[Pt]), These(&["ptwrite"]), These(&["broadwell", "skylake"]), Declines("CPUID.14H.0:EBX[4]")),
     rule(These(&[Pt]), These(&["power"]), But(&["sapphire-rapids"]), Declines("CPUID.14H.0:EBX[5]")),
@@ -91,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(These(&[Pt]), These(&["circular", "ring"]), These(&["broadwell"]), Declines("CPUID.14H.0:ECX[1]")),
     rule(These(&[Pt]), These(&["single-range"]), These(&["broadwell"]), Declines("CPUID.14H.0:ECX[2]")),
 
-    // What the other sources do not have on some processors.
+    // Features that the other sources lack on some processors.
     rule(These(&[Pebs]), All, These(&["prescott"]), Declines("IA32_MISC_ENABLE[12]")),
     rule(These(&[Pebs]), All, These(&["core2"]), DeclinesLast("event 0xc4, unit mask 0x00, is not precise")),
     rule(These(&[Lbr]), These(LEVELS), These(&["prescott", "core2"]),
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// A rule that no source, workload and profile reaches is misspelt, or stands after one that hides it.
+    /// Checks that each rule is reached: it may be misspelt, or stand after one that hides it.
     #[test]
     fn each_rule_is_the_first_that_applies_to_something() {
         let mut used = vec![false; RULES.len()];

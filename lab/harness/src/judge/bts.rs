@@ -1,4 +1,4 @@
-//! Intel's Branch Trace Store: a guest's branch records are the branches that really ran.
+//! Intel's Branch Trace Store: compares a guest's branch records with the branches that really ran.
 //!
 //! Branch records name the source and target of each taken branch; the instructions between two branches follow from
 //! the code.
@@ -14,11 +14,11 @@ use crate::symbols::Symbols;
 use crate::truth::{Branch, BranchLevel, Truth, hash};
 use crate::workloads::Loss;
 
-/// The most instructions of straight-line code before the first branch of a part and after its last one: the records
-/// say nothing of them.
+/// Maximum number of instructions of straight-line code before the first branch of a part and after its last one, which
+/// the records do not show.
 const EDGE: u64 = 200;
 
-/// How the guest's failure reason begins if it cannot decode its records.
+/// The beginning of the guest's failure reason if it cannot decode its records.
 const UNDECODED: &str = "decode: branch record ";
 
 /// Branch records that agree with the truth, and the instructions that were decoded from them.
@@ -28,9 +28,9 @@ pub struct BtsVerdict {
     pub truth_count: u64,
     /// The hash of their sources and targets.
     pub truth_hash: u64,
-    /// Branches that the records have.
+    /// Branches in the records.
     pub recorded: u64,
-    /// The most branches that are missing in one place; 0 if nothing was lost.
+    /// Maximum number of branches missing in one place; 0 if nothing was lost.
     pub longest_gap: u64,
     /// Instructions that retired under the filter.
     pub instructions: u64,
@@ -55,15 +55,15 @@ impl Judge for BtsVerdict {
     const WORD: &'static str = "bts";
     const TITLE: &'static str = "Branch Trace Store";
 
-    /// Checks that records and decode agree with the truth, that only what may be lost is lost, and that enough is
-    /// there.
+    /// Checks that records and decode agree with the truth, that only permitted parts are lost, and that enough was
+    /// recorded.
     fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
         let Evidence { run, truth, symbols, .. } = *evidence;
         faults::as_expected(run, 1)?;
         let verdict = compare(run, truth, symbols)?;
         let expected = (conditions.loss == Loss::Stop, conditions.loss == Loss::Wrap);
         ensure!((run.lost.stops > 0, run.lost.wraps > 0) == expected, "the guest lost {}", run.lost);
-        // A full buffer loses branches until its interrupt comes; a circular one keeps only the newest 512 records.
+        // A full buffer loses branches until its interrupt is served; a circular one keeps only the newest 512 records.
         let least = match conditions.loss {
             Loss::Stop => 15,
             Loss::Wrap => 5,
@@ -74,19 +74,19 @@ impl Judge for BtsVerdict {
     }
 }
 
-/// Compares one workload's branch records, and what was decoded from them, with what the monitor logged.
+/// Compares one workload's branch records, and the instructions decoded from them, with the monitor's log.
 ///
-/// If only the kernel is recorded and a branch counts at the level that it comes from ([`BranchLevel::From`]), no
-/// record says how the kernel was entered, so only the records are compared. In that case the guest may report that it
-/// cannot decode them: if the code after the place in user space to which the kernel returned runs on without a branch,
-/// it cannot even know that.
+/// If only the kernel is recorded and a branch counts at the level of its source ([`BranchLevel::From`]), no record
+/// shows how the kernel was entered, so only the records are compared. In that case the guest may report that it cannot
+/// decode them: if the user-mode code to which the kernel returned has no further branch, the guest cannot even know
+/// that.
 ///
 /// Without a loss, records and branches of the truth must match one to one. With a loss, each contiguous part must be a
-/// run of the truth, the parts in order, and each gap must lie after a loss that the guest counted. A buffer that was
-/// overwritten holds the newest run. The decoded instructions may miss only those at the edges of a part.
+/// run of the truth, the parts in order, and each gap must follow a loss that the guest counted. An overwritten buffer
+/// holds the newest run. The decoded instructions may only miss those at the edges of a part.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn compare(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<BtsVerdict> {
     let enters_unseen = truth.branch_level() == BranchLevel::From && run.filter.cpl == Some(0);
     match &run.end {
@@ -126,7 +126,7 @@ pub fn compare(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<BtsVerdict
     })
 }
 
-/// How many instructions may be missing before a piece.
+/// Returns the number of instructions that may be missing before a piece.
 fn allowed(after: After) -> u64 {
     if matches!(after, After::Start | After::Off) { EDGE } else { u64::MAX }
 }
@@ -140,7 +140,7 @@ fn place_records(parts: &[Records], taken: &[Branch], cut: bool) -> Result<u64> 
         let last = taken.len().checked_sub(length).filter(|last| *last >= at);
         let last = last.with_context(|| format!("part {index} has {count} records, more than the truth"))?;
         let mut starts = match after {
-            // Everything but the newest records was overwritten.
+            // All but the newest records were overwritten.
             After::Wrap => last..=last,
             After::Stop | After::Full => at..=last,
             _ => at..=at,
@@ -193,7 +193,7 @@ mod tests {
             (vec![part(&[1, 2, 3, 1, 2], After::Start)], true, Some(1)),
             (vec![part(&[1, 2], After::Start), part(&[9], After::Stop)], true, Some(3)),
             (vec![part(&[1, 2], After::Start), part(&[8], After::Stop)], true, None),
-            // The newest records are the only right ones.
+            // Only the newest records are right.
             (vec![part(&[1, 2, 9], After::Wrap)], false, Some(3)),
             (vec![part(&[3, 1, 2], After::Wrap)], false, None),
             (vec![part(&[1, 2, 3, 1, 2, 9, 9], After::Start)], false, None),
@@ -221,7 +221,7 @@ mod tests {
             ("ring", 100, 5, "wrap", "lost wrap=1", true),
             ("ring", 100, 4, "wrap", "lost wrap=1", false),
             ("ring", 100, 100, "start", "", false),
-            // A page fault of the debug store that is not expected.
+            // An unexpected page fault of the debug store.
             (
                 "sort",
                 100,

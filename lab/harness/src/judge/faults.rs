@@ -4,11 +4,11 @@ use anyhow::{Result, ensure};
 
 use crate::report::Run;
 
-/// Workloads in which a page of the debug store's area is missing, with the error code of the page fault that follows:
-/// a write, by the processor itself, to a page that is absent or read-only.
+/// Workloads in which a page of the debug store's area is missing, with the error code of the resulting page fault: a
+/// write, by the processor itself, to a page that is absent or read-only.
 const MISSING_PAGES: [(&str, u64); 2] = [("area-absent", 0b10), ("area-read-only", 0b11)];
 
-/// The error code of the page fault that a workload must have; `None` if it must have none.
+/// Returns the error code of a workload's required page fault; `None` if none is allowed.
 pub(super) fn expected(workload: &str) -> Option<u64> {
     MISSING_PAGES.iter().find(|(name, _)| *name == workload).map(|(_, code)| *code)
 }
@@ -16,7 +16,7 @@ pub(super) fn expected(workload: &str) -> Option<u64> {
 /// Checks that the guest reports the expected page faults: one in each of its `sessions`, or none.
 ///
 /// # Errors
-/// Other page faults were reported.
+/// If other page faults were reported.
 pub(super) fn as_expected(run: &Run, sessions: usize) -> Result<()> {
     let codes: Vec<u64> = run.faults.iter().map(|fault| fault.code).collect();
     let expected = expected(&run.name).map(|code| vec![code; sessions]).unwrap_or_default();

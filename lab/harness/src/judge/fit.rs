@@ -1,17 +1,17 @@
-//! How well observed numbers fit expected ones.
+//! The fit of observed numbers to expected ones.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 use std::fmt;
 use std::iter::Sum;
 
-/// Pearson's chi-square statistic: how far observed numbers are from expected ones.
+/// Pearson's chi-square statistic: the distance of observed numbers from expected ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// How many samples were observed.
+    /// Number of observed samples.
     pub samples: u64,
     /// The statistic.
     pub statistic: f64,
-    /// Its degrees of freedom.
+    /// Degrees of freedom.
     pub freedom: u32,
 }
 
@@ -42,7 +42,7 @@ impl Fit {
         Self { samples, statistic, freedom: cells.len() as u32 - 1 }
     }
 
-    /// The probability of a statistic that is at least this large, if the shares are right.
+    /// Returns the probability of a statistic that is at least this large, if the shares are right.
     #[must_use]
     pub fn p_value(&self) -> f64 {
         ChiSquared::new(self.freedom.into()).map_or(1.0, |distribution| distribution.sf(self.statistic))

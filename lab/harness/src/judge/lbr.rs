@@ -1,4 +1,4 @@
-//! Intel's last branch records (LBR): they are the newest branches that really ran.
+//! Intel's last branch records (LBR): compares them with the newest branches that really ran.
 //!
 //! Last branch records are a small stack of registers in which the processor keeps the source and target of its newest
 //! branches. In call-stack mode they hold only the calls that have not returned yet.
@@ -11,7 +11,7 @@ use crate::filter::Filter;
 use crate::report::LastBranches;
 use crate::truth::{Branch, BranchKind, BranchLevel};
 
-/// How many last branch records a processor has.
+/// Number of last branch records of each processor.
 const DEPTHS: [(&str, usize); 6] =
     [("prescott", 16), ("core2", 4), ("nehalem", 16), ("broadwell", 16), ("skylake", 32), ("icelake", 32)];
 
@@ -30,8 +30,8 @@ impl Judge for LbrVerdict {
     const WORD: &'static str = "lbr";
     const TITLE: &'static str = "last branch records";
 
-    /// Checks that the records of each mode agree with the truth: all branches first, then calls alone. Where the
-    /// driver declines the last part of the request, there are no calls.
+    /// Checks that the records of each mode agree with the truth: all branches first, then only calls. If the driver
+    /// declines the last part of the request, there are no calls.
     fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
         let Evidence { run, truth, .. } = *evidence;
         ended_well(run)?;
@@ -51,14 +51,14 @@ impl Judge for LbrVerdict {
     }
 }
 
-/// What is reported of last branch records that agree with the truth.
+/// The report of last branch records that agree with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackVerdict {
-    /// How many branches were taken while the records were on.
+    /// Number of branches taken while the records were on.
     pub branches: usize,
-    /// How many branches the records held at the end.
+    /// Number of branches that the records held at the end.
     pub last: usize,
-    /// The records are in call-stack mode: they hold calls alone.
+    /// The records are in call-stack mode: they hold only calls.
     pub calls: bool,
 }
 
@@ -73,10 +73,10 @@ impl fmt::Display for StackVerdict {
 /// Length in bytes of a relative CALL. In call-stack mode a CALL to the next instruction does not count as a call.
 const CALL: u64 = 5;
 
-/// Compares the records of a stack that has `depth` entries with the branches that were taken while it was on.
+/// Compares the records of a stack of `depth` entries with the branches that were taken while it was on.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 fn compare(
     last: &LastBranches,
     branches: &[Branch],
@@ -110,8 +110,8 @@ fn newest(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
     taken.iter().rev().take(depth).map(|branch| (branch.from, branch.to)).collect()
 }
 
-/// The calls on a stack that wraps around: a return removes the newest record; if that is gone already, it still moves
-/// the top back.
+/// Returns the calls on a stack that wraps around: a return removes the newest record; if that is already overwritten,
+/// it still decrements the top.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack Enhancement in
 /// Processors Based on Haswell Microarchitecture".
@@ -179,7 +179,7 @@ mod tests {
             (&[(Call, 1), (Jump, 2), (Call, 3), (Return, 4)][..], 4, &[1][..]),
             (&[(Call, 1), (Call, 2), (Call, 3)], 4, &[3, 2, 1]),
             (&[(Call, 1), (Call, 2), (Call, 3)], 2, &[3, 2]),
-            // The oldest record was overwritten, so it is not there either after the others have returned.
+            // The oldest record was overwritten, so it is still missing after the others have returned.
             (&[(Call, 1), (Call, 2), (Call, 3), (Return, 4), (Return, 5)], 2, &[]),
             (&[(Return, 1), (Return, 2), (Call, 3)], 4, &[3]),
         ] {

@@ -1,7 +1,7 @@
-//! Holds what a guest reports of a workload against the truth: one file for each source.
+//! Compares a guest's report of a workload with the truth: one file for each source.
 //!
 //! A source is hardware that traces, counts or samples. A new one is a file with its verdict and a line in the list
-//! below. [`crate::expected`] says what a source declines, and asks the judge only where something is recorded.
+//! below. [`crate::expected`] lists the requests that a source declines, and asks the judge about the others.
 
 use anyhow::{Result, bail, ensure};
 use std::fmt;
@@ -27,7 +27,7 @@ pub(crate) mod stubs;
 #[cfg(test)]
 mod verdict_texts;
 
-/// Makes [`Source`] and [`Verdict`] from a list of the sources, each with the type that is its verdict.
+/// Makes [`Source`] and [`Verdict`] from a list of the sources, each with the type of its verdict.
 macro_rules! sources {
     ($(#[doc = $description:literal] $source:ident: $verdict:ty,)+) => {
         /// The hardware that traces, counts or samples.
@@ -40,28 +40,28 @@ macro_rules! sources {
             /// All sources.
             pub const ALL: &[Self] = &[$(Self::$source),+];
 
-            /// Its word: `source=` on the guest's command line, `--source` of `cargo xtask run`.
+            /// Returns the source's word: `source=` on the guest's command line, `--source` of `cargo xtask run`.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$source => <$verdict>::WORD),+ }
             }
 
-            /// Its name in a heading.
+            /// Returns the source's name in a heading.
             #[must_use]
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$source => <$verdict>::TITLE),+ }
             }
 
-            /// What it is, with its vendor.
+            /// Returns a description of the source, with its vendor.
             #[must_use]
             pub const fn description(self) -> &'static str {
                 match self { $(Self::$source => $description.trim_ascii()),+ }
             }
 
-            /// Holds a run in which this source recorded something against the truth.
+            /// Compares a run in which this source recorded something with the truth.
             ///
             /// # Errors
-            /// The first difference.
+            /// Returns the first difference.
             pub fn judge(self, evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Verdict> {
                 match self {
                     $(Self::$source => <$verdict>::judge(evidence, conditions).map(Verdict::$source)),+
@@ -69,7 +69,7 @@ macro_rules! sources {
             }
         }
 
-        /// What was recorded of a workload and agrees with the truth.
+        /// The recording of a workload, which agrees with the truth.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Verdict {
             $(#[doc = $description] $source($verdict),)+
@@ -109,12 +109,12 @@ impl FromStr for Source {
     }
 }
 
-/// A run, and what its report is compared with.
+/// A run, and the data with which its report is compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// What the guest reported.
+    /// The guest's report.
     pub run: &'a Run,
-    /// What the monitor logged.
+    /// The monitor's log.
     pub truth: &'a Truth,
     /// The symbols of the image that ran.
     pub symbols: &'a Symbols,
@@ -122,18 +122,18 @@ pub struct Evidence<'a> {
     pub image: &'a Path,
 }
 
-/// Under which conditions something was recorded.
+/// The conditions of a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions<'a> {
-    /// The processor that the monitor showed.
+    /// The processor that the monitor presented.
     pub profile: &'a str,
-    /// What may be missing.
+    /// The permitted loss.
     pub loss: Loss,
     /// The driver declined the last part of the request, and recorded the others.
     pub last_declined: bool,
 }
 
-/// A verdict of one source. It prints what agrees with the truth.
+/// A verdict of one source. It prints the parts that agree with the truth.
 trait Judge: fmt::Display + Sized {
     /// See [`Source::word`].
     const WORD: &'static str;
@@ -144,10 +144,10 @@ trait Judge: fmt::Display + Sized {
     fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self>;
 }
 
-/// Judges a run of a kernel that is in no table, by the log alone: a decode, if there is one, must equal the truth.
+/// Judges a run of a kernel that is in no table, only by the log: a decode, if there is one, must equal the truth.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn judge_by_truth_alone(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Option<Verdict>> {
     if run.traces_nothing() {
         Ok(None)
@@ -168,10 +168,10 @@ fn ended_well(run: &Run) -> Result<()> {
     }
 }
 
-/// Checks that at least `least` percent of `all` are there.
+/// Checks that at least `least` percent of `all` exist.
 ///
 /// # Errors
-/// Fewer are there.
+/// If there are fewer.
 fn enough(what: &str, there: u64, all: u64, least: u64) -> Result<()> {
     let enough = there > 0 && there * 100 >= all * least;
     ensure!(enough, "{there} {what} of {all} are there, which is less than {least} %");

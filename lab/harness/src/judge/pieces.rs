@@ -5,26 +5,26 @@ use pugmark_protocol::{After, Piece};
 
 use crate::truth::hash;
 
-/// How many instructions are missing.
+/// The number of missing instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// The largest number before a piece.
+    /// Maximum number before a piece.
     pub(super) before: u64,
-    /// The number after the last piece.
+    /// Number after the last piece.
     pub(super) at_end: u64,
 }
 
 impl Missing {
-    /// The largest number in one place.
+    /// Returns the maximum number in one place.
     pub(super) fn longest(self) -> u64 {
         self.before.max(self.at_end)
     }
 }
 
-/// Finds each piece in the truth, in order. `allowed` returns how many instructions may be missing before a piece.
+/// Finds each piece in the truth, in order. `allowed` returns the number of instructions that may be missing before it.
 ///
 /// # Errors
-/// A piece is not in the truth after the piece before it, or too many instructions are missing before it.
+/// If a piece is not in the truth after the previous piece, or too many instructions are missing before it.
 pub(super) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(After) -> u64) -> Result<Missing> {
     let (mut at, mut missing) = (0, Missing::default());
     for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.count > 0) {
@@ -34,7 +34,7 @@ pub(super) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(After) ->
                 && traced[start + length - 1] == piece.last
                 && hash(&traced[start..start + length]) == piece.hash
         });
-        // A piece that fits in several places is taken to be in the first of them.
+        // A piece that matches several places is taken to be in the first of them.
         let Some(start) = { starts }.next() else {
             bail!(
                 "piece {index} ({} instructions from {:#x} after {}) is not in the truth after instruction {at}",

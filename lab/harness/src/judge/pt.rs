@@ -1,4 +1,4 @@
-//! Intel Processor Trace: the decode of the packets is what really ran.
+//! Intel Processor Trace: compares the decoded packets with the instructions that really ran.
 
 use anyhow::{Result, bail, ensure};
 use pugmark_protocol::{After, Piece};
@@ -16,9 +16,9 @@ use crate::workloads::Loss;
 pub struct PtVerdict {
     /// Instructions that retired under the filter while tracing was on.
     pub truth_count: u64,
-    /// Their hash.
+    /// The hash of these instructions.
     pub truth_hash: u64,
-    /// Instructions that the decode has.
+    /// Instructions in the decode.
     pub decoded: u64,
     /// The longest gap, in instructions; 0 if nothing was lost.
     pub longest_gap: u64,
@@ -39,8 +39,8 @@ impl Judge for PtVerdict {
     const WORD: &'static str = "pt";
     const TITLE: &'static str = "Intel Processor Trace";
 
-    /// Checks that the decode agrees with the truth, that no gap is longer than the workload may have it, and that
-    /// enough is there.
+    /// Checks that the decode agrees with the truth, that no gap exceeds the workload's limit, and that enough was
+    /// decoded.
     fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
         let verdict = compare(evidence.run, evidence.truth, evidence.symbols)?;
         let bound = longest_gap(conditions.loss);
@@ -50,22 +50,22 @@ impl Judge for PtVerdict {
     }
 }
 
-/// The most instructions that one gap may have.
+/// Returns the maximum number of instructions in one gap.
 const fn longest_gap(loss: Loss) -> u64 {
     match loss {
         Loss::Nothing => 0,
         // Each half of `stop` is about 16 500 instructions with interrupts off. Broadwell's tables have one region and
-        // the interrupt brings the next one, so only 4 KiB of trace are kept, 4000 to 5300 instructions: more bits for
-        // each if the linker has put what is called 64 KiB away, because less of the target's address is left out then.
-        // So 11 200 to 12 500 are missing. If a table has both regions, 8 KiB are kept and 6700 instructions are
-        // missing.
+        // the interrupt provides the next one, so only 4 KiB of trace are kept, 4000 to 5300 instructions: more bits
+        // for each if the linker has put a call target 64 KiB away, because fewer bytes of its address are compressed
+        // away then. So 11 200 to 12 500 are missing. If a table has both regions, 8 KiB are kept and 6700 instructions
+        // are missing.
         Loss::Stop => 13_500,
         Loss::Wrap => 20_000,
         Loss::Overflow => 2_000,
     }
 }
 
-/// The least share of the instructions that must still be there, in percent.
+/// Returns the minimum share of the instructions that must be decoded, in percent.
 const fn least(loss: Loss) -> u64 {
     match loss {
         Loss::Nothing => 100,
@@ -75,17 +75,17 @@ const fn least(loss: Loss) -> u64 {
     }
 }
 
-/// Compares one workload's decode with what the monitor logged.
+/// Compares one workload's decode with the monitor's log.
 ///
 /// Without a loss, count and hash must be equal. With a loss, each piece must be a run of the truth, the pieces in
-/// order, and each gap must lie after a loss that the guest counted.
+/// order, and each gap must follow a loss that the guest counted.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn compare(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<PtVerdict> {
     ended_well(run)?;
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
-    // While a trace is paused, a counter that runs keeps the log going.
+    // While a trace is paused, a running counter keeps the log on.
     let traced = truth.session(session).iter().filter(|record| record.flags.is_traced());
     let traced = run.filter.traced(traced, symbols)?;
     let truth_count = traced.len() as u64;
@@ -106,7 +106,7 @@ pub fn compare(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<PtVerdict>
     Ok(PtVerdict { truth_count, truth_hash, decoded: stat.count, longest_gap })
 }
 
-/// How many instructions may be missing before a piece of an Intel PT trace, by what came before the piece.
+/// Returns the number of instructions that may be missing before a piece of an Intel PT trace, by the kind of gap.
 fn allowed(after: After) -> u64 {
     match after {
         After::Overflow | After::Stop | After::Wrap | After::Error | After::Psb => u64::MAX,
@@ -114,7 +114,7 @@ fn allowed(after: After) -> u64 {
     }
 }
 
-/// A hint for finding the bug: which piece is the first that is not in its place.
+/// Returns a hint for finding the bug: the first piece that is not in its place.
 fn first_difference(pieces: &[Piece], traced: &[u64]) -> String {
     match place(pieces, traced, allowed) {
         Ok(missing) => format!("; the pieces are in order, the longest gap is {}", missing.longest()),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_as_long_as_the_workload_may_have_it_and_leaves_enough() {
-        // All instructions, those before the gap, those in it, and what the guest reports before the second piece.
+        // All instructions, those before the gap, those in it, and the guest's report before the second piece.
         for (name, all, front, gap, after, right) in [
             ("sort", 100, 50, 0, "", true),
             ("sort", 100, 50, 1, "ovf", false),

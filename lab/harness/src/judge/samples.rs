@@ -1,13 +1,13 @@
-//! What the samples of all sources have in common.
+//! The common part of the samples of all sources.
 
 use anyhow::{Result, ensure};
 
 use crate::report::SampledSession;
 
-/// Checks that each sample that was taken has an address, and that none was lost.
+/// Checks that each sample has an address, and that none was lost.
 ///
 /// # Errors
-/// The numbers do not add up, or there was no room for a sample.
+/// If the numbers do not add up, or there was no room for a sample.
 pub(super) fn none_missing(samples: &SampledSession) -> Result<()> {
     let addressed: u64 = samples.addresses.values().sum();
     ensure!(addressed == samples.totals.taken, "{} samples, {addressed} addresses", samples.totals.taken);

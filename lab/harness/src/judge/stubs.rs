@@ -1,4 +1,4 @@
-//! The guest kernel's table of stubs: where the handlers of interrupts and exceptions begin.
+//! The guest kernel's table of stubs, the entry points of the handlers of interrupts and exceptions.
 
 use anyhow::Result;
 
@@ -6,19 +6,19 @@ use crate::symbols::Symbols;
 
 /// The symbol of the guest kernel's table of stubs, one for each of the 256 vectors.
 pub(crate) const STUBS: &str = "trap_stubs";
-/// Bytes of each stub.
+/// Size of each stub in bytes.
 pub(crate) const STUB: u64 = 16;
 const VECTORS: u64 = 256;
 
-/// Whether `rip` is the first instruction of a handler's stub in the table at `stubs`.
+/// Returns true if `rip` is the first instruction of a handler's stub in the table at `stubs`.
 pub(crate) fn is_begin_of_stub(rip: u64, stubs: u64) -> bool {
     rip.checked_sub(stubs).is_some_and(|at| at < VECTORS * STUB && at.is_multiple_of(STUB))
 }
 
-/// Returns the address at which the handler of NMIs begins.
+/// Returns the entry point of the NMI handler.
 ///
 /// # Errors
-/// The image has no stubs.
+/// If the image has no stubs.
 pub(crate) fn nmi_handler(symbols: &Symbols) -> Result<u64> {
     const NMI: u64 = 2;
     Ok(symbols.address(STUBS)? + NMI * STUB)

@@ -1,4 +1,4 @@
-//! Edges between blocks, found in what libipt's instruction flow decoder says: a second opinion on those that our
+//! Edges between blocks, found in the output of libipt's instruction flow decoder: a second opinion on those that our
 //! decoder counts. The definition is that of its documentation, module `graph::edges`.
 
 use std::ffi::c_int;
@@ -15,17 +15,17 @@ const JUMP: c_int = 4;
 const COND_JUMP: c_int = 5;
 const FAR_JUMP: c_int = 8;
 
-/// Finds edges. To begin with, the decoder has just synchronised.
+/// Finds edges. At first, the decoder has just synchronised.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeFinder {
-    /// Half the place of the block; 0 if it is unknown.
+    /// Half the place of the block; 0 if unknown.
     before: u16,
     /// The section of the block, if the next instruction may belong to it.
     section: Option<c_int>,
 }
 
 impl EdgeFinder {
-    /// Takes an event, of which libipt says its type and whether it only updates the status, as those of a PSB+ do.
+    /// Takes an event: its type, and whether it only updates the status, as those of a PSB+ do.
     pub(crate) const fn event(&mut self, kind: c_int, is_status_update: bool) {
         if is_status_update {
             return;
@@ -50,13 +50,13 @@ impl EdgeFinder {
     }
 }
 
-/// The place of the block at `ip`: the highest 16 bits of the product with 2^64 divided by the golden ratio.
+/// Returns the place of the block at `ip`: the highest 16 bits of the product with 2^64 divided by the golden ratio.
 const fn place(ip: u64) -> u16 {
     (ip.wrapping_mul(11_400_714_819_323_198_485) >> 48) as u16
 }
 
-/// Whether the code does not say what comes after the instruction. libipt has one class for direct calls and indirect
-/// ones, and one for jumps.
+/// Returns true if the code does not determine the next instruction. libipt has one class for direct and indirect
+/// calls, and one for jumps.
 fn is_decided_by_trace(class: c_int, bytes: &[u8]) -> bool {
     match class {
         CALL | JUMP => {
@@ -68,7 +68,7 @@ fn is_decided_by_trace(class: c_int, bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether the byte is a prefix, with which a jump or call can begin.
+/// Returns true if the byte is a prefix, with which a jump or call can begin.
 const fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3)
 }

@@ -42,7 +42,7 @@ impl<'a> Decoder<'a> {
         (status >= 0).then_some(decoder)
     }
 
-    /// Decodes to the first error.
+    /// Decodes up to the first error.
     pub(super) fn run_to_error(mut self) -> Decoded {
         // SAFETY: the decoder is allocated.
         let status = unsafe { (self.libipt.sync_forward)(self.handle) };
@@ -104,7 +104,7 @@ impl<'a> Decoder<'a> {
             let mut insn = Insn::default();
             // SAFETY: the decoder is allocated, and the instruction has the given size.
             status = unsafe { (self.libipt.next)(self.handle, &raw mut insn, size_of::<Insn>()) };
-            // An error may come from what follows an instruction; then that instruction counts too.
+            // An error may be caused by the data after an instruction; then that instruction counts too.
             if status >= 0 || insn.class != 0 {
                 self.decoded.addresses.push(insn.ip);
                 self.decoded.edges.extend(edges.insn(insn.ip, insn.section, insn.class, insn.bytes()));
@@ -123,7 +123,7 @@ impl<'a> Decoder<'a> {
         self.decoded.errors.push(DecodeError { offset, after, text: self.libipt.error_text(status) });
     }
 
-    /// libipt's offset in the trace; 0 if it is out of sync.
+    /// Returns libipt's offset in the trace; 0 if it is out of sync.
     fn offset(&self) -> u64 {
         let mut offset = 0;
         // SAFETY: the decoder is allocated; it writes one number.
@@ -134,7 +134,7 @@ impl<'a> Decoder<'a> {
 
 impl Drop for Decoder<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was allocated and is not used any more.
+        // SAFETY: the decoder was allocated and is not used any more.
         unsafe { (self.libipt.free_decoder)(self.handle) };
     }
 }
@@ -142,7 +142,7 @@ impl Drop for Decoder<'_> {
 /// Reads code for libipt; a `read_memory_callback_t`.
 ///
 /// # Safety
-/// `context` is what [`Decoder::new`] handed in, and `buffer` has room for `size` bytes.
+/// `context` is the pointer passed by [`Decoder::new`], and `buffer` has room for `size` bytes.
 unsafe extern "C" fn read_memory(
     buffer: *mut u8,
     size: usize,
@@ -155,7 +155,7 @@ unsafe extern "C" fn read_memory(
     // SAFETY: the caller promises it; libipt zeroes the buffer or has it on its stack, and uses only the bytes that
     // were read.
     let buffer = unsafe { slice::from_raw_parts_mut(buffer, size) };
-    // SAFETY: libipt hands in the address space that it is decoding.
+    // SAFETY: libipt passes the address space that it is decoding.
     let cr3 = unsafe { (*asid).cr3 };
     match read(sections, ip, cr3, buffer) {
         0 => -ERROR_NO_MEMORY_MAPPED,
@@ -163,7 +163,7 @@ unsafe extern "C" fn read_memory(
     }
 }
 
-/// Copies bytes from `address` on and returns how many there are without a gap.
+/// Copies bytes from `address` on and returns the number of contiguous bytes.
 fn read(sections: &[Section<'_>], address: u64, cr3: u64, out: &mut [u8]) -> usize {
     let there = |section: &&Section<'_>| section.cr3.is_none_or(|own| own == cr3);
     let own = sections.iter().rev().filter(there);
@@ -182,7 +182,7 @@ fn read(sections: &[Section<'_>], address: u64, cr3: u64, out: &mut [u8]) -> usi
     out.iter_mut().zip(bytes).map(|(out, byte)| *out = byte).count()
 }
 
-/// The index of the byte at `address`, if the section has it.
+/// Returns the index of the byte at `address`, if the section has it.
 fn at(section: &Section<'_>, address: u64) -> Option<usize> {
     let at = usize::try_from(address.checked_sub(section.base)?).ok()?;
     (at < section.bytes.len()).then_some(at)

@@ -104,20 +104,20 @@ pub(super) struct Packet {
 }
 
 impl Insn {
-    /// The instruction's bytes.
+    /// Returns the instruction's bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         self.raw.get(..self.size.into()).unwrap_or_default()
     }
 }
 
 impl InsnEvent {
-    /// Whether the event only says what is so, as those of a PSB+ do: bit 1 of the flags, `status_update`.
+    /// Returns true if the event only reports state, as those of a PSB+ do: bit 1 of the flags, `status_update`.
     pub(super) const fn is_status_update(&self) -> bool {
         self.flags & 1 << 1 != 0
     }
 }
 
-// The sizes of intel-pt.h. What libipt clears at a wrong address is far after the structure, on the caller's stack.
+// The sizes of intel-pt.h. The memory that libipt clears at a wrong address is far after the structure, on the stack.
 const _: () = assert!(size_of::<InsnEvent>() == 64 && size_of::<Packet>() == 24 && size_of::<Insn>() == 40);
 
 /// `struct pt_asid`.
@@ -129,10 +129,10 @@ pub(super) struct AddressSpace {
 }
 
 impl Library {
-    /// Loads the release at its first use; `None` if it is not there.
+    /// Loads the release at its first use; `None` if it is not found.
     pub(super) fn get(release: &'static Release) -> Option<&'static Self> {
         static LOADED: Mutex<Vec<(&Release, Option<&Library>)>> = Mutex::new(vec![]);
-        // A thread that panics while it has the lock leaves the list whole.
+        // A thread that panics with the lock held leaves the list intact.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let known = loaded.iter().find(|(known, _)| ptr::eq(*known, release));
         known.map(|(_, library)| *library).unwrap_or_else(|| {
@@ -173,7 +173,7 @@ impl Library {
         })
     }
 
-    /// Returns the configuration for a trace of this processor; a processor that libipt does not know has no errata.
+    /// Returns the configuration for a trace of this processor; a processor unknown to libipt has no errata.
     pub(super) fn config(&self, cpu: Option<Cpu>, trace: &[u8]) -> Config {
         let mut errata = [0; 16];
         let (vendor, cpu) =
@@ -186,7 +186,7 @@ impl Library {
         Config { size, begin: range.start, end: range.end, callback: 0, context: 0, cpu, errata }
     }
 
-    /// libipt's text for an error that one of its functions returned.
+    /// Returns libipt's text for an error that one of its functions returned.
     pub(super) fn error_text(&self, status: c_int) -> &'static str {
         // SAFETY: it accepts every number.
         let text = unsafe { (self.errstr)(-status) };

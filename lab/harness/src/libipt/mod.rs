@@ -1,7 +1,7 @@
-//! Decodes traces with Intel's libipt, if it is there, as a second opinion.
+//! Decodes traces with Intel's libipt, if available, as a second opinion.
 //!
-//! The library is loaded at run time, so that it is not needed for building. Which release it must be, and where each
-//! is found, says [`release`].
+//! The library is loaded at run time, so that it is not needed for building. [`release`] has the required releases and
+//! their locations.
 
 pub(crate) mod edges;
 mod insns;
@@ -18,19 +18,19 @@ use library::Library;
 use release::Release;
 use std::fmt;
 
-/// The release that decodes where a function is told no other.
+/// The release that decodes by default.
 pub const REFERENCE: &Release = &release::V2_0_5;
 
-/// What libipt decoded of a trace.
+/// The result of libipt's decoder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// The addresses of the instructions, in order.
     pub addresses: Vec<u64>,
     /// The edges between blocks of these instructions, in order.
     pub edges: Vec<u16>,
-    /// The errors, in order. After each error libipt went on at the next PSB.
+    /// The errors, in order. After each error libipt continued at the next PSB.
     pub errors: Vec<DecodeError>,
-    /// How many overflows it saw.
+    /// Number of overflows.
     pub overflows: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Decoded {
 pub struct DecodeError {
     /// libipt's offset in the trace, in bytes.
     pub offset: u64,
-    /// How many instructions, or packets, it had found before the error.
+    /// Number of instructions, or packets, before the error.
     pub after: usize,
     /// libipt's text for the error.
     pub text: &'static str,
@@ -62,24 +62,24 @@ pub struct Section<'a> {
     pub cr3: Option<u64>,
 }
 
-/// Decodes a trace with libipt's instruction flow decoder, which goes on at the next PSB after each error.
+/// Decodes a trace with libipt's instruction flow decoder, which continues at the next PSB after each error.
 ///
 /// `sections` are the addresses and bytes of the code; a later section hides earlier ones that it overlaps. Returns
-/// `None` if [`REFERENCE`] is not there. The number of instructions is limited to [`MOST_INSTRUCTIONS`], because libipt
+/// `None` if [`REFERENCE`] is not found. The number of instructions is limited to [`MOST_INSTRUCTIONS`], because libipt
 /// does not detect an endless loop in the code.
 #[must_use]
 pub fn decode(trace: &[u8], sections: &[(u64, &[u8])]) -> Option<Decoded> {
     decode_for(None, trace, sections)
 }
 
-/// Like [`decode`], with the errata of a processor; a processor that libipt does not know has none.
+/// Decodes like [`decode`], with the errata of a processor; a processor unknown to libipt has none.
 #[must_use]
 pub fn decode_for(cpu: Option<Cpu>, trace: &[u8], sections: &[(u64, &[u8])]) -> Option<Decoded> {
     let section = |&(base, bytes)| Section { base, bytes, cr3: None };
     decode_sections(cpu, trace, &sections.iter().map(section).collect::<Vec<_>>())
 }
 
-/// Like [`decode_for`], with code that differs by address space.
+/// Decodes like [`decode_for`], with code that differs by address space.
 #[must_use]
 pub fn decode_sections(cpu: Option<Cpu>, trace: &[u8], sections: &[Section<'_>]) -> Option<Decoded> {
     Some(Decoder::new(Library::get(REFERENCE)?, cpu, trace, &sections, MOST_INSTRUCTIONS)?.run())
@@ -87,7 +87,7 @@ pub fn decode_sections(cpu: Option<Cpu>, trace: &[u8], sections: &[Section<'_>])
 
 /// Decodes a trace from its first PSB to the first error. Reaching `most` instructions is an error too.
 ///
-/// Returns `None` if the release is not there.
+/// Returns `None` if the release is not found.
 #[must_use]
 pub fn decode_to_error(
     release: &'static Release,
@@ -98,13 +98,13 @@ pub fn decode_to_error(
     Some(Decoder::new(Library::get(release)?, None, trace, &sections, most)?.run_to_error())
 }
 
-/// Returns the number of packets from the first PSB on, and the first error; `None` if the release is not there.
+/// Returns the number of packets from the first PSB on, and the first error; `None` if the release is not found.
 #[must_use]
 pub fn packets(release: &'static Release, trace: &[u8]) -> Option<(usize, Option<DecodeError>)> {
     packets::packets(Library::get(release)?, trace)
 }
 
-/// The most instructions that [`decode`] returns; at this number it ends with an error.
+/// Maximum number of instructions that [`decode`] returns; at this number it ends with an error.
 pub const MOST_INSTRUCTIONS: usize = 1 << 26;
 
 /// The text of that error.

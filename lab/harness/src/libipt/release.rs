@@ -1,6 +1,6 @@
-//! The releases of libipt with which tests compare: Debian's packages of each, and where they are found.
+//! The releases of libipt with which tests compare: Debian's packages of each, and their locations.
 //!
-//! A test names the release whose answers it expects. A machine with another one installed uses that release's package
+//! A test names the release whose results it expects. A machine with another one installed uses that release's package
 //! from Debian, unpacked beside cargo's builds; `cargo xtask test` gets it.
 
 use std::{
@@ -12,8 +12,8 @@ use std::{
 const SONAME: &str = "libipt.so.2";
 /// The folder of libraries, in a package and, below the root, in the system.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Folders in which a system may have it. A name without one means the library that is loaded already, if there is one
-/// of another release.
+/// Folders in which a system may have it. A name without a folder means the already loaded library, if there is one of
+/// another release.
 const INSTALLED: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 /// The folder of the installed header.
 const INCLUDE: &str = "/usr/include";
@@ -36,7 +36,7 @@ pub struct Release {
     pub event_size: usize,
 }
 
-/// Debian 12's, whose answers our libipt.so.2 gives.
+/// Debian 12's release, with whose results our libipt.so.2 agrees.
 pub static V2_0_5: Release = Release {
     version: (2, 0, 5),
     packages: [
@@ -50,7 +50,7 @@ pub static V2_0_5: Release = Release {
     event_size: 64,
 };
 
-/// Debian 13's.
+/// Debian 13's release.
 pub static V2_1_2: Release = Release {
     version: (2, 1, 2),
     packages: [
@@ -64,7 +64,7 @@ pub static V2_1_2: Release = Release {
     event_size: 72,
 };
 
-/// All of them.
+/// All releases.
 pub static RELEASES: [&Release; 2] = [&V2_0_5, &V2_1_2];
 
 /// `struct pt_version`.
@@ -129,7 +129,7 @@ impl Release {
         program.ancestors().map(|folder| folder.join(self.folder_name())).find(|folder| folder.is_dir())
     }
 
-    /// Returns whether the library says that it is this release.
+    /// Returns whether the library reports this release.
     fn is(&self, library: &libloading::Library) -> bool {
         // SAFETY: the header of every release declares the function with this type.
         let function = unsafe { library.get::<unsafe extern "C" fn() -> Version>(b"pt_library_version") };

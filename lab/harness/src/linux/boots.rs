@@ -1,4 +1,4 @@
-//! Debian's kernels booted on every profile, what they complain of, and what they cannot count.
+//! Debian's kernels booted on every profile, their complaints, and the events that they cannot count.
 
 use anyhow::{Context, Result, ensure};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::images::Images;
 use crate::scratch::Scratch;
 use crate::time_limits::TimeLimits;
 
-/// Words of Linux's log that say that it found something wrong with the processor, or with itself.
+/// Words of Linux's log by which it reports a problem with the processor, or with itself.
 const COMPLAINTS: [&str; 9] = [
     "unchecked MSR",
     "WARNING:",
@@ -26,13 +26,13 @@ const COMPLAINTS: [&str; 9] = [
     "hard LOCKUP",
 ];
 
-/// The words with which Linux's log introduces the hardware that it counts with.
+/// The words with which Linux's log introduces its counting hardware.
 const COUNTERS: &str = "Performance Events: ";
-/// The words of Linux where there is no such hardware, or none that is modelled.
+/// Linux's words if there is no such hardware, or none that is modelled.
 const NO_COUNTERS: &str = "software events only";
 
-/// The commands that the guest runs. A sample of instructions that is to be precise, as perf asks for it on Ice Lake,
-/// has made Linux write to a register that the processor did not have; where samples are not precise, perf says so.
+/// The commands that the guest runs. A precise sample of instructions, as perf requests it on Ice Lake, has made Linux
+/// write to a register that the processor lacks; where samples are not precise, perf reports that.
 const COMMANDS: &str = "uname -r
 perf record -e cpu/event=0xc0,umask=1/upp -c 2003 -o /tmp/samples -- true
 perf stat -d -x, -o /out/counts -- true
@@ -42,17 +42,17 @@ dmesg >/out/dmesg
 /// The events of `perf stat -d` that every processor with counters counts.
 const COUNTED: [&str; 4] = ["cycles", "instructions", "branches", "branch-misses"];
 
-/// The profiles that run 64-bit code: those that have workloads, and Tremont, which has none of its own.
+/// Returns the profiles that run 64-bit code: those with workloads, and Tremont, which has none of its own.
 pub fn profiles() -> impl Iterator<Item = &'static str> {
     all_profiles().chain(["tremont"])
 }
 
-/// The words of a kernel about a processor that is newer than the kernel is, on a real one, too: the profile, the
+/// Complaints of a kernel about a processor newer than the kernel, which a real one causes, too: the profile, the
 /// beginning of the kernel's version, and words of the complaint.
 ///
-/// Linux 6.12 looks for the generation of a Zen processor by its model (`bsp_init_amd`) and warns where it does not
-/// know it; models 50H to 5FH of family 1AH, Zen 6, are known from Linux 6.16 on (`X86_FEATURE_ZEN6`). Linux 6.1 does
-/// not look.
+/// Linux 6.12 determines the generation of a Zen processor by its model (`bsp_init_amd`) and warns about an unknown
+/// one; models 50H to 5FH of family 1AH, Zen 6, are known from Linux 6.16 on (`X86_FEATURE_ZEN6`). Linux 6.1 does not
+/// check.
 const KNOWN: [(&str, &str, &str); 1] = [("zen6", "6.12.", "arch/x86/kernel/cpu/amd.c:550 bsp_init_amd")];
 
 /// A kernel on a profile.
@@ -77,10 +77,10 @@ pub struct Booted {
     pub version: String,
     /// Host time from the machine's start to the first program.
     pub time: Duration,
-    /// The lines of Linux's log that are complaints, without those that a real processor causes, too, and of
-    /// `perf stat` those that count nothing where there is something to count.
+    /// The complaints in Linux's log, without those that a real processor causes, too, and the lines of `perf stat`
+    /// that count nothing although there is something to count.
     pub complaints: Vec<String>,
-    /// Which hardware Linux says that it counts with.
+    /// The counting hardware by Linux's log.
     pub counters: String,
 }
 
@@ -101,7 +101,7 @@ impl LinuxBoot {
     /// reads Linux's log.
     ///
     /// # Errors
-    /// A package or an image is missing, or the machine does not run to its end.
+    /// If a package or an image is missing, or the machine does not run to its end.
     pub fn run(self, packages: &mut Packages<'_>) -> Result<Booted> {
         let scratch = Scratch::new()?;
         let mut guest = Guest::new(&packages.busybox()?);
@@ -133,7 +133,7 @@ impl LinuxBoot {
         })
     }
 
-    /// Returns whether the kernel of this version says the same on a real processor.
+    /// Returns whether the kernel of this version complains alike on a real processor.
     fn is_known(self, version: &str, line: &str) -> bool {
         let is = |(profile, kernel, words): &(&str, &str, &str)| {
             self.profile == *profile && version.starts_with(kernel) && line.contains(words)
@@ -152,8 +152,8 @@ impl LinuxBoot {
             processors: 1,
             memory: None,
             probe: None,
-            // Linux counts ticks against the TSC to see whether its timer works, which it leaves out where it knows
-            // that it is a guest: on a busy host ticks come late.
+            // Linux counts ticks against the TSC to check its timer, but skips that if it knows that it is a guest: on
+            // a busy host ticks come late.
             words: "nmi_watchdog=1 no_timer_check".into(),
             interactive: false,
             time_limits: TimeLimits::default(),
@@ -166,8 +166,8 @@ fn complaints(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter(|line| COMPLAINTS.iter().any(|words| line.contains(words)))
 }
 
-/// Returns the lines of `perf stat -x,` that count nothing of what a processor with counters counts. Where counters are
-/// too few for all events, some were never counted.
+/// Returns the lines of `perf stat -x,` without a count for an event that a processor with counters counts. If counters
+/// are too few for all events, some were never counted.
 fn not_counted(counts: &str, has_counters: bool) -> impl Iterator<Item = &str> {
     counts.lines().filter(move |line| {
         let mut fields = line.split(',');

@@ -1,7 +1,7 @@
-//! What a guest sends over its second serial port: the command's output, then its status and the files that it left.
+//! The stream of a guest's second serial port: the command's output, then its status and the files that it left.
 //!
-//! A mark is a line that begins with [`MARK`]; what is between the marks `begin` and `exit` is output. After `file`
-//! come as many bytes as it says, and after `pages` eight bytes for each page of the file (see [`super::pages`]).
+//! A mark is a line that begins with [`MARK`]; the bytes between the marks `begin` and `exit` are output. `file` is
+//! followed by as many bytes as it tells, `pages` by eight bytes for each page of the file (see [`super::pages`]).
 
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
@@ -9,31 +9,31 @@ use std::io::{BufRead, Read};
 
 use super::pages::entries_len;
 
-/// What a mark begins with: the record separator of ASCII, and a name.
+/// The beginning of a mark: the record separator of ASCII, and a name.
 const MARK: &[u8] = b"\x1epugmark ";
 
-/// What a guest has sent.
+/// An item that a guest has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The command begins, this many seconds after Linux did by the guest's clock.
+    /// The command begins, this many seconds after Linux by the guest's clock.
     Begin { uptime: String },
-    /// Some of what the command writes.
+    /// Some of the command's output.
     Output(Vec<u8>),
     /// The command has ended.
     Exit { status: i32, uptime: String },
     /// A file, by its path below `/out`.
     File { path: String, bytes: Vec<u8> },
-    /// Where in memory a file is, its size and its checksum.
+    /// The location of a file in memory, its size and its checksum.
     Pages { path: String, size: u64, sum: String, entries: Vec<u8> },
-    /// That was all.
+    /// The end of the stream.
     End,
 }
 
-/// Reads everything that a guest sends and passes it to `take`, output as soon as it comes, until the guest says that
-/// it is at the end.
+/// Reads the stream of a guest and passes its items to `take`, output as soon as it arrives, until the guest reports
+/// the end.
 ///
 /// # Errors
-/// The guest ends before that, breaks the format, or a file's checksum is wrong; or an error of `take`.
+/// If the guest ends before that, breaks the format, or a file's checksum is wrong; or an error of `take`.
 pub(crate) fn receive(mut from: impl BufRead, mut take: impl FnMut(Sent) -> Result<()>) -> Result<()> {
     let mut has_begun = false;
     loop {
@@ -41,7 +41,7 @@ pub(crate) fn receive(mut from: impl BufRead, mut take: impl FnMut(Sent) -> Resu
         ensure!(!bytes.is_empty(), "the guest ended before it had sent everything");
         let until = bytes.iter().position(|&byte| byte == MARK[0]).unwrap_or(bytes.len());
         if until > 0 {
-            // What the serial port says before Linux has it is not the command's.
+            // Output of the serial port before Linux drives it is not the command's.
             if has_begun {
                 take(Sent::Output(bytes[..until].into()))?;
             }
@@ -65,7 +65,7 @@ pub(crate) fn receive(mut from: impl BufRead, mut take: impl FnMut(Sent) -> Resu
     }
 }
 
-/// Reads a mark, and returns the rest of its line; or the bytes, if they are none.
+/// Reads a mark, and returns the rest of its line; or the bytes, if they are no mark.
 fn mark(from: &mut impl BufRead) -> Result<Result<String, Vec<u8>>> {
     let mut bytes = Vec::new();
     for &expected in MARK {
@@ -82,7 +82,7 @@ fn mark(from: &mut impl BufRead) -> Result<Result<String, Vec<u8>>> {
     Ok(Ok(line.trim_end().to_owned()))
 }
 
-/// Parses a mark, and reads what belongs to it.
+/// Parses a mark, and reads the bytes that belong to it.
 fn parse(line: &str, from: &mut impl Read) -> Result<Sent> {
     let mut words = line.splitn(4, ' ');
     let mut word = || words.next().context("a word is missing");
@@ -112,14 +112,14 @@ fn exactly(size: u64, from: &mut impl Read) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes sure that a file has this checksum.
+/// Verifies the checksum of a file.
 pub(super) fn check(bytes: &[u8], sum: &str) -> Result<()> {
     let found = checksum(bytes);
     ensure!(found == sum, "the checksum is {found} instead of {sum}");
     Ok(())
 }
 
-/// SHA-256, as `sha256sum` prints it.
+/// Returns the SHA-256, as `sha256sum` prints it.
 fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use std::io::BufReader;
 
-    /// With checksums of `sha256sum`.
+    /// A stream with checksums from `sha256sum`.
     const STREAM: &[u8] = b"noise\x1epugmark begin 1.25\nhello\x1e\x1epug\x1epugmark exit 3 2.50\n\
         \x1epugmark file 9 15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225 a b/c\n123456789\
         \x1epugmark file 0 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 empty\n\

@@ -10,7 +10,7 @@ const SYMBOL: u64 = 24;
 /// The names of the sections, each at its offset.
 const SECTION_NAMES: &[u8] = b"\0.text\0.symtab\0.strtab\0.shstrtab\0";
 
-/// Makes an ELF file for x86-64 with these pieces of code at their addresses, and functions that reach to the next one.
+/// Makes an ELF file for x86-64 with these pieces of code at their addresses, and functions that end at the next.
 pub(super) fn code_file<'a>(
     pieces: &[(u64, Vec<u8>)],
     functions: impl Iterator<Item = (u64, &'a str)>,
@@ -73,19 +73,19 @@ const SYMTAB: u32 = 2;
 const STRTAB: u32 = 3;
 const NOBITS: u32 = 8;
 
-/// The functions that Linux lists in /proc/kallsyms, of those that the kernel itself has.
+/// Iterates over the functions of the kernel itself in Linux's /proc/kallsyms.
 pub(super) fn kallsyms(text: &str) -> impl Iterator<Item = (u64, &str)> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let address = u64::from_str_radix(words.next()?, 16).ok()?;
         let is_code = matches!(words.next()?, "t" | "T" | "w" | "W");
         let name = words.next()?;
-        // What follows is a module's name.
+        // The next word would be a module's name.
         (is_code && address != 0 && words.next().is_none()).then_some((address, name))
     })
 }
 
-/// The functions, and those of them in these pages again, that many bytes lower.
+/// Returns the functions, and those in these pages a second time, that many bytes lower.
 pub(super) fn also_lower<'a>(
     functions: impl Iterator<Item = (u64, &'a str)>,
     lower: u64,

@@ -1,4 +1,4 @@
-//! Debian's kernels, of the releases that are supported, whatever release the host has.
+//! Debian's kernels of the supported releases, independent of the host's release.
 
 use anyhow::{Result, bail};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub struct DebianKernel {
     /// The release's name.
     release: &'static str,
-    /// The flavour: what the kernel is built for.
+    /// The flavour: the target of the build.
     flavour: &'static str,
 }
 
@@ -30,11 +30,11 @@ impl DebianKernel {
         format!("linux-image-{}-amd64", self.flavour)
     }
 
-    /// Makes apt's folders in `folder`, and returns the options with which apt knows this release alone. They are
-    /// without quotes: apt runs in `folder`.
+    /// Makes apt's folders in `folder`, and returns options that limit apt to this release. They are without quotes:
+    /// apt runs in `folder`.
     ///
     /// # Errors
-    /// The folders cannot be made.
+    /// If the folders cannot be made.
     pub(super) fn apt_options(self, folder: &Path) -> Result<String> {
         for name in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(name))?;

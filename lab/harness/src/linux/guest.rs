@@ -1,4 +1,4 @@
-//! What is in a guest.
+//! The contents of a guest.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub struct Guest {
     files: Files,
 }
 
-/// A file of the host, and where it is in the guest.
+/// A file of the host, and its path in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The file.
@@ -23,7 +23,7 @@ pub struct Program {
 impl std::str::FromStr for Program {
     type Err = String;
 
-    /// Parses `FILE` or `FILE:PATH`; without a path it is that of the file.
+    /// Parses `FILE` or `FILE:PATH`; without a path that of the file is used.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (file, path) = text.split_once(':').unwrap_or((text, ""));
         let file = std::path::absolute(file).map_err(|error| format!("{file:?}: {error}"))?;
@@ -39,7 +39,7 @@ impl std::str::FromStr for Program {
 }
 
 impl Guest {
-    /// A guest that has only this busybox, which must need no libraries.
+    /// Returns a guest that has only this busybox, which must need no libraries.
     #[must_use]
     pub fn new(busybox: &Path) -> Self {
         let mut files = Files::default();
@@ -58,7 +58,7 @@ impl Guest {
     /// Adds a program, or another file, with the libraries that it needs.
     ///
     /// # Errors
-    /// It does not exist, or one of its libraries does not.
+    /// If it does not exist, or one of its libraries does not.
     pub fn add(&mut self, program: &Program) -> Result<()> {
         ensure!(program.file.is_file(), "there is no file {}", program.file.display());
         for library in libraries(&program.file)? {
@@ -75,22 +75,22 @@ impl Guest {
         self.files.text("/pugmark/command", format!("exec {}\n", quoted.join(" ")));
     }
 
-    /// Sets a shell script that the guest runs. It may run `session N`: what the log has from there on, on this
-    /// processor, belongs to the session N. It may also run `ptwrite`, which writes each number below 500 into a trace.
+    /// Sets a shell script that the guest runs. It may run `session N`: the log from there on, on this processor,
+    /// belongs to the session N. It may also run `ptwrite`, which writes each number below 500 into a trace.
     pub fn script(&mut self, text: &str) {
         self.files.script("/bin/session", program(session::CODE));
         self.files.script("/bin/ptwrite", program(ptwrite::CODE));
         self.files.text("/pugmark/command", text);
     }
 
-    /// The guest's files.
+    /// Returns the guest's files.
     #[must_use]
     pub const fn files(&self) -> &Files {
         &self.files
     }
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,5 +1,5 @@
-//! The guest's files: as the archive that Linux unpacks when it starts, and as a folder for tools that look for a
-//! traced program's code.
+//! The guest's files: as the archive that Linux unpacks when it starts, and as a folder for tools that need a traced
+//! program's code.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// The files that a guest begins with, by their paths in the guest.
+/// The initial files of a guest, by their paths in the guest.
 #[derive(Clone, Debug, Default)]
 pub struct Files(BTreeMap<String, Entry>);
 
@@ -25,7 +25,7 @@ enum Entry {
 }
 
 impl Files {
-    /// Adds a folder, and those that it is in.
+    /// Adds a folder, and its parents.
     pub fn folder(&mut self, path: &str) {
         self.add(path, Entry::Folder);
     }
@@ -66,7 +66,7 @@ impl Files {
     /// Returns all files as an archive (cpio, "newc"), which Linux takes as initramfs.
     ///
     /// # Errors
-    /// A file of the host cannot be read.
+    /// If a file of the host cannot be read.
     pub fn archive(&self) -> Result<Vec<u8>> {
         let mut archive = Vec::new();
         for (index, (path, entry)) in self.0.iter().enumerate() {
@@ -85,10 +85,10 @@ impl Files {
         Ok(archive)
     }
 
-    /// Writes all files but the devices into a folder that has none of them yet.
+    /// Writes all files except the devices into a folder that has none of them yet.
     ///
     /// # Errors
-    /// A file cannot be read or written.
+    /// If a file cannot be read or written.
     pub fn write_to(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         for (path, entry) in &self.0 {
@@ -177,7 +177,7 @@ mod tests {
         files.write_to(&scratch.file("root")).unwrap();
         assert_eq!(std::fs::read_to_string(scratch.file("root/usr/bin/y")).unwrap(), "of the host");
         assert!(!scratch.file("root/dev/console").exists());
-        // In the archive it may be executed by whoever may execute the host's.
+        // The archive keeps the host file's permission to execute.
         std::fs::set_permissions(scratch.file("host"), PermissionsExt::from_mode(0o751)).unwrap();
         let text = String::from_utf8(files.archive().unwrap()).unwrap();
         let entry = text.find("usr/bin/x").unwrap() - 110;

@@ -1,4 +1,4 @@
-//! The kernel's ELF file, taken out of the file that distributions ship.
+//! Extracts the kernel's ELF file from the file that distributions ship.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Read;
@@ -11,8 +11,8 @@ const MAGIC: usize = 0x202;
 const PAYLOAD: usize = 0x248;
 const SECTOR: usize = 512;
 
-/// How a payload is packed: the bytes it begins with, whether the length of what it unpacks to follows it, and how to
-/// unpack it.
+/// A packing of the payload: the bytes with which it begins, a flag that the unpacked length follows it, and the
+/// program that unpacks it.
 struct Packing {
     name: &'static str,
     magic: &'static [u8],
@@ -30,7 +30,7 @@ const PACKINGS: [Packing; 4] = [
 /// Returns the ELF file (`vmlinux`) in a Linux kernel's file, which is a bzImage or that ELF file itself.
 ///
 /// # Errors
-/// It is neither, or its payload is packed in a way that is not known, or damaged.
+/// If it is neither, or its payload is damaged or in an unknown packing.
 pub(super) fn vmlinux(file: Vec<u8>) -> Result<Vec<u8>> {
     if file.starts_with(b"\x7fELF") {
         return Ok(file);
@@ -59,7 +59,7 @@ pub(super) fn vmlinux(file: Vec<u8>) -> Result<Vec<u8>> {
     Ok(unpacked)
 }
 
-/// The packed kernel in a bzImage.
+/// Returns the packed kernel in a bzImage.
 fn payload(file: &[u8]) -> Result<&[u8]> {
     if file.get(MAGIC..MAGIC + 4) != Some(b"HdrS") {
         bail!("neither an ELF file nor a Linux kernel (bzImage)");
@@ -97,7 +97,7 @@ fn unpack_xz(packed: &[u8]) -> Result<Vec<u8>> {
     read_all(lzma_rust2::XzReader::new(packed, false))
 }
 
-/// The header of ten bytes has no optional fields: Linux is packed with `gzip -n`.
+/// Unpacks a file of gzip whose header of ten bytes has no optional fields: Linux is packed with `gzip -n`.
 fn unpack_gzip(packed: &[u8]) -> Result<Vec<u8>> {
     ensure!(packed.get(3) == Some(&0), "a gzip header with optional fields");
     let body = packed.get(10..).context("a gzip header that is too short")?;
@@ -110,7 +110,7 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    /// A bzImage of `sectors` setup sectors with this payload.
+    /// Returns a bzImage of `sectors` setup sectors with this payload.
     fn bzimage(sectors: u8, payload: &[u8]) -> Vec<u8> {
         let mut file = vec![0; (usize::from(if sectors == 0 { 4 } else { sectors }) + 1) * SECTOR];
         file[SETUP_SECTORS] = sectors;
@@ -123,7 +123,7 @@ mod tests {
         file
     }
 
-    /// What a program makes of the bytes; `None` if the machine does not have it.
+    /// Returns the output of a program for these bytes; `None` if the machine lacks the program.
     fn packed(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());

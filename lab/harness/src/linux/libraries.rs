@@ -4,18 +4,18 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the libraries of a program, its loader among them, by the paths under which the loader opens them. A program
-/// that is linked statically and a text have none.
+/// Returns the libraries of a program, including its loader, by the paths under which the loader opens them. A
+/// statically linked program and a text have none.
 ///
 /// # Errors
-/// One of them does not exist.
+/// If one of them does not exist.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text).with_context(|| format!("libraries of {}", program.display()))
 }
 
-/// The paths in what `ldd` prints.
+/// Returns the paths in the output of `ldd`.
 fn parse(text: &str) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for line in text.lines() {

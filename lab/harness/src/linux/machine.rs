@@ -1,4 +1,4 @@
-//! A machine that runs Linux, and what comes out of it.
+//! A machine that runs Linux, and its results.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::VecDeque;
@@ -21,41 +21,40 @@ use crate::time_limits::{ProgressWatch, TimeLimits};
 use crate::truth::{self, LogPlace, Truth};
 use pugmark_truth::probe::REGION_BYTES;
 
-/// What Linux is told: where its console is, that its addresses are those of its file, and that it ends when it fails.
+/// Linux's options: the console, addresses as in the file, and a reboot on panic.
 const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable";
-/// The word that keeps Linux from counting cycles for its watchdog, unless the words of a machine say something of it.
+/// The option that keeps Linux's watchdog from counting cycles, unless a machine's own options mention the watchdog.
 const NO_WATCHDOG: &str = "nowatchdog";
 
 const MIB: u64 = 1 << 20;
 /// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
 const MONITOR_END: u64 = 512 * MIB;
-/// How many ticks of the guest's clock an instruction takes while Linux is stepped. At 2.6 GHz and 250 interrupts of
-/// its timer a second there are 100 000 instructions from one to the next, of which its handler takes ten to twenty
-/// thousand.
+/// Ticks of the guest's clock per instruction while Linux is stepped. At 2.6 GHz and 250 interrupts of its timer a
+/// second there are 100 000 instructions from one to the next, of which its handler takes ten to twenty thousand.
 const TICKS: u32 = 100;
 /// The guest's memory under the monitor, in MiB.
 const DEFAULT_MEMORY: u64 = 256;
-/// The log's size where the guest's memory ends above the monitor: some eleven million instructions.
+/// The log's size if the guest's memory ends above the monitor: some eleven million instructions.
 const LOG_BYTES: u64 = 256 * MIB;
 /// The size of one instruction in the log.
 const LOG_RECORD: u64 = 24;
-/// How much memory at the end is left to the firmware.
+/// Size of the memory at the end that is left to the firmware.
 const FIRMWARE_BYTES: u64 = 32 * MIB;
-/// What perf calls the code that Linux gives every program. Its `--symfs` finds a file of this name.
+/// perf's name for the code that Linux gives every program. Its `--symfs` finds a file of this name.
 const VDSO: &str = "[vdso]";
-/// What the guest calls the list of its kernel's symbols.
+/// The guest's name for the list of its kernel's symbols.
 const SYMBOLS: &str = "[kallsyms]";
-/// A word of Linux's command line, by which the guest knows that it is to send that list.
+/// A word of Linux's command line that makes the guest send that list.
 const SENDS_SYMBOLS: &str = "pugmark.symbols";
-/// Where devices' memory begins in QEMU's machine, whatever its size.
+/// The start of devices' memory in QEMU's machine, independent of its size.
 const MEMORY_END: u64 = 3072 * MIB;
 
-/// What goes under the guest.
+/// The monitor below the guest.
 #[derive(Clone, Debug)]
 pub struct Monitor {
     /// The monitor's image.
     pub image: PathBuf,
-    /// Its options, the profile among them.
+    /// Options of the monitor, including the profile.
     pub options: String,
 }
 
@@ -66,72 +65,72 @@ pub struct LinuxMachine {
     pub kernel: PathBuf,
     /// The archive with the guest's files.
     pub initramfs: PathBuf,
-    /// What is under the guest; without it Linux is on the machine itself.
+    /// The monitor below the guest; without it Linux runs directly on the machine.
     pub monitor: Option<Monitor>,
-    /// How many processors the machine has.
+    /// Number of processors.
     pub processors: u16,
     /// The guest's memory in MiB.
     pub memory: Option<u64>,
-    /// How many instructions the monitor itself traces, from the first one on.
+    /// Number of instructions that the monitor itself traces, from the first one on.
     pub probe: Option<u64>,
-    /// More for the kernel's command line.
+    /// Additional words of the kernel's command line.
     pub words: String,
-    /// Whether the guest's console is this program's terminal.
+    /// The guest's console is this program's terminal.
     pub interactive: bool,
-    /// How long to wait for it.
+    /// Time limits of the machine.
     pub time_limits: TimeLimits,
 }
 
-/// What happens in a guest, as it happens.
+/// An event in a guest, reported as it happens.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A line on the console.
     Console(&'a str),
-    /// A line of the monitor's.
+    /// A line of the monitor.
     Monitor(&'a str),
-    /// The command begins, this many seconds after Linux did by the guest's clock.
+    /// The command begins, this many seconds after Linux by the guest's clock.
     Begin(&'a str),
-    /// Some of what the command writes.
+    /// Some of the command's output.
     Output(&'a [u8]),
     /// The command has ended with this status, this many seconds after Linux began by the guest's clock.
     Exit(i32, &'a str),
-    /// A file with this name has come, of this many bytes.
+    /// A file with this name has arrived, of this many bytes.
     File(&'a str, usize),
     /// This many instructions have retired under tracing.
     Traced(u64),
 }
 
-/// What a guest left.
+/// The results of a guest.
 #[derive(Debug)]
 pub struct LinuxOutcome {
     /// The command's exit status.
     pub status: i32,
-    /// The lines of the console, each after those that the monitor said before Linux had ended it.
+    /// The lines of the console, each after those that the monitor printed before Linux had ended the line.
     pub console: Vec<String>,
     /// The files, by their paths below `/out`.
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// The code that Linux gave every program (the vdso), if perf recorded anything.
     pub vdso: Option<Vec<u8>>,
-    /// The text of the guest's /proc/kallsyms, if the monitor has traced something itself.
+    /// The text of the guest's /proc/kallsyms, if the monitor itself has traced something.
     pub symbols: Option<String>,
-    /// What the monitor logged; empty without it.
+    /// The monitor's log; empty without a monitor.
     pub truth: Truth,
-    /// What the monitor itself has traced, if it was to.
+    /// The monitor's own trace, if it was requested.
     pub probe: Option<ProbeTrace>,
     /// Host time from the machine's start to the command's, and from there to its end.
     pub times: [Duration; 2],
 }
 
-/// What a thread has read.
+/// The result of a reading thread.
 enum Read {
     Console(String),
     Sent(Sent),
-    /// Nothing more comes on the second serial port; why, if that is too early.
+    /// The second serial port is closed; an error tells why, if that is too early.
     Closed(Result<()>),
 }
 
 impl Read {
-    /// Reads a file that the guest says is in its memory.
+    /// Reads a file that the guest reports to be in its memory.
     fn fetch(self, memory: &Path) -> Result<Self> {
         let Self::Sent(Sent::Pages { path, size, sum, entries }) = self else { return Ok(self) };
         let read = pages::read(memory, &entries, size).and_then(|bytes| check(&bytes, &sum).map(|()| bytes));
@@ -144,7 +143,7 @@ impl LinuxMachine {
     /// Runs the machine until the guest has sent everything. Calls `watch` for each event.
     ///
     /// # Errors
-    /// The machine does not start, the guest makes no progress or ends before it has sent everything, or the log was
+    /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log was
     /// too small.
     pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
         let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
@@ -185,7 +184,7 @@ impl LinuxMachine {
             outcome.hear(
                 match &event {
                     Ok(Read::Console(_)) => monitor.before_guest_line()?,
-                    // Nobody reads the console, or nothing more comes.
+                    // No one reads the console, or nothing more comes.
                     _ if self.interactive || matches!(event, Ok(Read::Closed(_))) => monitor.rest()?,
                     _ => monitor.until_guest_line()?,
                 },
@@ -218,7 +217,7 @@ impl LinuxMachine {
                     // QEMU never connects to the socket if it does not like its command line.
                     if let Some((status, stderr)) = machine.ended()? {
                         let early = anyhow!("the machine ended with status {status}: {}", stderr.trim());
-                        // What the guest sent just before is still to be read.
+                        // The last output of the guest may still be unread.
                         if events.recv_timeout(Duration::from_secs(1)).is_err() {
                             return Err(outcome.failed(&early));
                         }
@@ -235,7 +234,7 @@ impl LinuxMachine {
         Ok(outcome)
     }
 
-    /// Where everything is in the memory of a machine with a monitor.
+    /// Returns the memory layout of a machine with a monitor.
     fn places(&self) -> Result<Places> {
         let size = |path: &Path| {
             let data = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -245,7 +244,7 @@ impl LinuxMachine {
         Places::new(memory, size(&self.kernel)?, size(&self.initramfs)?, self.probe)
     }
 
-    /// The monitor's options.
+    /// Returns the monitor's options.
     fn options(&self, monitor: &Monitor) -> Result<String> {
         let mut options = format!("clock={TICKS} {}", monitor.options);
         if let Some(memory) = self.memory {
@@ -283,7 +282,7 @@ impl LinuxMachine {
             None => self.memory.unwrap_or(512),
         };
         let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
-        // The HPET would go on while the guest's own clock stands still.
+        // The HPET would continue while the guest's own clock is stopped.
         let hpet = if self.monitor.is_some() { ",hpet=off" } else { "" };
         command.args(["-machine", &format!("pc,memory-backend=ram{hpet}"), "-m", &format!("{end}M")]);
         command.arg("-object").arg(with_path(&object, ram));
@@ -319,12 +318,12 @@ impl LinuxMachine {
     }
 }
 
-/// Where everything is in the memory of a machine with a monitor: addresses, and sizes in bytes.
+/// The memory layout of a machine with a monitor: addresses, and sizes in bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Places {
     /// The log, if it is not at its usual place.
     log: Option<(u64, u64)>,
-    /// Where the monitor puts what it traces itself.
+    /// The address of the monitor's own trace.
     probe: Option<u64>,
     kernel: (u64, u64),
     initramfs: (u64, u64),
@@ -333,12 +332,12 @@ struct Places {
 }
 
 impl Places {
-    /// Puts everything above the guest's memory, which is `memory` MiB, and above the monitor.
+    /// Places everything above the guest's memory, which is `memory` MiB, and above the monitor.
     fn new(memory: u64, kernel: u64, initramfs: u64, probe: Option<u64>) -> Result<Self> {
         let too_much =
             || format!("a guest of the monitor cannot have {memory} MiB of memory: that is too much");
         ensure!(memory < MEMORY_END / MIB, too_much());
-        // With some room for what is traced afterwards.
+        // With some room for instructions after the traced ones.
         let log_bytes =
             probe.map_or(0, |count| count.saturating_mul(LOG_RECORD).saturating_add(LOG_BYTES / 4));
         let log_bytes = log_bytes.clamp(LOG_BYTES, MEMORY_END).next_multiple_of(MIB);
@@ -365,7 +364,7 @@ fn read_console(console: impl BufRead, sender: &Sender<Read>) {
 }
 
 impl LinuxOutcome {
-    /// Takes in lines of the monitor's.
+    /// Takes lines of the monitor.
     fn hear(&mut self, said: Vec<String>, watch: &mut impl FnMut(Event<'_>)) {
         for line in said {
             watch(Event::Monitor(&line));
@@ -414,16 +413,16 @@ impl LinuxOutcome {
     /// Returns a file that the guest left.
     ///
     /// # Errors
-    /// There is no such file.
+    /// If there is no such file.
     pub fn file(&self, path: &str) -> Result<&[u8]> {
         let found = self.files.iter().find(|(name, _)| name == Path::new(path));
         found.map(|(_, bytes)| &bytes[..]).with_context(|| format!("the guest left no file /out/{path}"))
     }
 
-    /// Writes the vdso to where `--symfs` with this folder finds it.
+    /// Writes the vdso to the path at which `--symfs` with this folder finds it.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be written.
     pub fn write_vdso(&self, root: &Path) -> Result<()> {
         let Some(bytes) = &self.vdso else { return Ok(()) };
         let path = root.join(VDSO);
@@ -433,7 +432,7 @@ impl LinuxOutcome {
     /// Writes the files that the guest left into a folder.
     ///
     /// # Errors
-    /// One of them cannot be written.
+    /// If one of them cannot be written.
     pub fn write_files(&self, folder: &Path) -> Result<()> {
         for (path, bytes) in &self.files {
             let path = folder.join(path);

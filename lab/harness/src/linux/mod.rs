@@ -1,5 +1,5 @@
-//! Linux as a guest: Debian's kernel as it is, with busybox, perf and the host's programs, on the monitor or on the
-//! machine itself.
+//! Linux as a guest: Debian's unmodified kernel, with busybox, perf and the host's programs, on the monitor or directly
+//! on the machine.
 
 pub mod boots;
 mod channel;

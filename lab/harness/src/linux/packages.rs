@@ -18,13 +18,13 @@ const UNPACK: &str = "mkdir -p files; for file in *.deb; do dpkg-deb -x \"$file\
 
 /// Gets packages.
 pub struct Packages<'a> {
-    /// Whether to stop where a package would have to be downloaded.
+    /// A package that would have to be downloaded is an error.
     pub no_install: bool,
-    /// Is told each command before it runs.
+    /// Receives each command before it runs.
     pub tell: &'a mut dyn FnMut(&str),
 }
 
-/// Where everything that a Linux guest needs is kept.
+/// Returns the folder with the files that a Linux guest needs.
 #[must_use]
 pub fn folder() -> PathBuf {
     target_folder().join("linux")
@@ -34,7 +34,7 @@ impl Packages<'_> {
     /// Returns the ELF file of Debian's newest kernel.
     ///
     /// # Errors
-    /// The system has no apt or does not know the package, or it would have to be downloaded and may not be.
+    /// If the system has no apt or does not know the package, or a download is needed and not allowed.
     pub fn kernel(&mut self) -> Result<PathBuf> {
         let output =
             Command::new("apt-cache").args(["depends", KERNEL]).output().context("cannot start apt-cache")?;
@@ -50,10 +50,10 @@ impl Packages<'_> {
         Ok(elf)
     }
 
-    /// Returns the ELF file of the newest kernel that a release of Debian's has, whatever release this system is.
+    /// Returns the ELF file of the newest kernel in a release of Debian, independent of this system's release.
     ///
     /// # Errors
-    /// The system has no apt, or the kernel would have to be downloaded and may not be.
+    /// If the system has no apt, or the kernel would have to be downloaded and may not be.
     pub fn kernel_of(&mut self, kernel: DebianKernel) -> Result<PathBuf> {
         let folder = folder().join(kernel.to_string());
         let elf = folder.join("vmlinux");
@@ -83,7 +83,7 @@ impl Packages<'_> {
         program(&self.unpacked(BUSYBOX)?, "busybox")
     }
 
-    /// Returns the folder with a package's files. Downloads and unpacks the package if that was not done before.
+    /// Returns the folder with a package's files. Downloads and unpacks the package if necessary.
     fn unpacked(&mut self, package: &str) -> Result<PathBuf> {
         let folder = folder().join(package);
         let (files, unpacked) = (folder.join("files"), folder.join("unpacked"));
@@ -99,7 +99,7 @@ impl Packages<'_> {
         Ok(files)
     }
 
-    /// Runs a shell's command that gets `what`, and returns what it writes.
+    /// Runs a shell's command that gets `what`, and returns its output.
     fn run(&mut self, what: &str, command: &str, folder: &Path) -> Result<String> {
         (self.tell)(&format!("{what} is missing; getting it, in {}: {command}", folder.display()));
         let output = Command::new("sh").args(["-c", command]).current_dir(folder).output()?;
@@ -116,17 +116,17 @@ fn program(files: &Path, name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{} has no {name}", files.display()))
 }
 
-/// Takes the ELF file out of a kernel's file.
+/// Extracts the ELF file from a kernel's file.
 ///
 /// # Errors
-/// There is none in it, or a file cannot be read or written.
+/// If there is none in it, or a file cannot be read or written.
 pub fn unpack_kernel(file: &Path, elf: &Path) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let bytes = vmlinux(bytes).with_context(|| file.display().to_string())?;
     fs::write(elf, bytes).with_context(|| format!("cannot write {}", elf.display()))
 }
 
-/// The kernel in what `apt-cache depends` prints.
+/// Returns the kernel in the output of `apt-cache depends`.
 fn dependency(text: &str) -> Option<String> {
     let name = text.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))?;
     Some(format!("linux-image-{name}"))

@@ -1,5 +1,5 @@
-//! The guest's program `pages`, which says where in memory a file is. The host reads the machine's memory, so that a
-//! large file need not go over the serial line.
+//! The guest's program `pages`, which reports the location of a file in memory. The host reads the machine's memory, so
+//! that a large file need not go over the serial line.
 //!
 //! Source: Linux, Documentation/admin-guide/mm/pagemap.rst.
 
@@ -12,7 +12,7 @@ use std::path::Path;
 const PAGE: usize = 4096;
 
 /// `pages FILE`: maps the file at 0x1000_0000, with all its pages, and copies the entries of /proc/self/pagemap from
-/// there on to standard output, until that takes no more.
+/// there on to standard output, until a write fails.
 pub(super) const CODE: &[u8] = &[
     0x48, 0x8b, 0x7c, 0x24, 0x10, // mov rdi, [rsp + 16]: the first argument
     0x31, 0xf6, // xor esi, esi: O_RDONLY
@@ -54,12 +54,12 @@ pub(super) const CODE: &[u8] = &[
     b'p', 0, // name
 ];
 
-/// How many bytes of entries a file of `size` bytes has.
+/// Returns the size in bytes of the entries for a file of `size` bytes.
 pub(super) const fn entries_len(size: u64) -> u64 {
     size.div_ceil(PAGE as u64) * 8
 }
 
-/// Reads a file of `size` bytes out of the machine's memory, by its entries of the pagemap.
+/// Reads a file of `size` bytes from the machine's memory, by its entries of the pagemap.
 pub(super) fn read(memory: &Path, entries: &[u8], size: u64) -> Result<Vec<u8>> {
     const PRESENT: u64 = 1 << 63;
     const NUMBER: u64 = (1 << 55) - 1;

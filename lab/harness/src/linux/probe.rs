@@ -1,5 +1,5 @@
-//! The trace of a probe on the board: the monitor traces the guest from its first instruction on. What it finds becomes
-//! a recording that `pugmark` reads.
+//! The trace of a probe: the monitor traces the guest from its first instruction on. The trace becomes a recording that
+//! `pugmark` reads.
 
 use anyhow::{Context, Result, ensure};
 use memmap2::MmapOptions;
@@ -14,38 +14,38 @@ use crate::scratch::open;
 use crate::truth::{Record, Truth, hash};
 
 const PAGE: u64 = 4096;
-/// By how much the kernel's addresses are above those at which it executes before it has page tables.
+/// Offset of the kernel's addresses from those at which it executes before it has page tables.
 ///
 /// Source: Linux, Documentation/arch/x86/x86_64/mm.rst: the kernel's text is mapped to physical address 0.
 const KERNEL_OFFSET: u64 = 0xffff_ffff_8000_0000;
 
-/// What a probe has traced.
+/// The trace of a probe.
 #[derive(Debug)]
 pub struct ProbeTrace {
     /// The parts, in order. Within each no code changes.
     pub parts: Vec<ProbePart>,
 }
 
-/// A part of what a probe has traced.
+/// A part of the trace of a probe.
 #[derive(Debug)]
 pub struct ProbePart {
     /// The packets.
     pub packets: Vec<u8>,
-    /// The session that its instructions have in the truth.
+    /// The session of its instructions in the truth.
     pub session: u16,
-    /// The code that had executed at the part's end, by its pages; what has not executed is 0.
+    /// The code that had executed at the part's end, by its pages; code that has not executed is 0.
     pub pages: BTreeMap<u64, Vec<u8>>,
 }
 
 impl ProbeTrace {
-    /// Reads what the probe in a machine has left in its region.
+    /// Reads the data that the probe in a machine has left in its region.
     ///
     /// # Errors
-    /// The file that is the machine's memory cannot be read, there was no probe, or it has not come to its end.
+    /// If the file of the machine's memory cannot be read, there was no probe, or it has not ended.
     pub fn read(ram: &Path, region: u64) -> Result<Self> {
         let file = open(ram)?;
-        // SAFETY: QEMU may still write to the file, but the monitor writes to this region no more: the probe has ended,
-        // which is checked before anything else is read.
+        // SAFETY: QEMU may still write to the file, but the monitor no longer writes to this region: the probe has
+        // ended, which is checked before anything else is read.
         let map = unsafe { MmapOptions::new().offset(region).len(REGION_BYTES as usize).map(&file) };
         Self::of(&map.context("cannot map the machine's memory")?)
     }
@@ -77,17 +77,17 @@ impl ProbeTrace {
         Ok(Self { parts })
     }
 
-    /// How many instructions the parts have.
+    /// Returns the number of instructions in the parts.
     #[must_use]
     pub fn instructions(&self, truth: &Truth) -> u64 {
         self.parts.iter().map(|part| truth.session(part.session).len() as u64).sum()
     }
 
-    /// Writes a folder that `pugmark` reads as a recording, with the number and hash of each part's instructions as the
-    /// log has them. `symbols` is the text of the guest's /proc/kallsyms.
+    /// Writes a folder that `pugmark` reads as a recording, with the number and hash of each part's instructions from
+    /// the log. `symbols` is the text of the guest's /proc/kallsyms.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, folder: &Path, truth: &Truth, symbols: &str) -> Result<()> {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -130,7 +130,7 @@ impl ProbeTrace {
     }
 }
 
-/// Puts pages together that follow one another.
+/// Joins contiguous pages.
 fn pieces(pages: &BTreeMap<u64, Vec<u8>>) -> Vec<(u64, Vec<u8>)> {
     let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();
     for (&address, page) in pages {
@@ -150,7 +150,7 @@ mod tests {
     use pugmark_truth::probe::ProbeWriter;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A region in which a probe has traced two parts, with this many bytes of packets in all.
+    /// Returns a region in which a probe has traced two parts, with a total of this many bytes of packets.
     fn region(bytes: u64, finished: bool) -> Vec<u8> {
         let words: Vec<AtomicU64> = (0..REGION_BYTES / 8).map(|at| AtomicU64::new(at << 8 | 1)).collect();
         let mut writer = ProbeWriter::new(&words[..PACKETS as usize / 8]).unwrap();

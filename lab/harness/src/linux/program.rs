@@ -1,11 +1,11 @@
-//! Small programs for the guest, which are written by hand so that no compiler is needed for them.
+//! Small programs for the guest, encoded by hand so that they need no compiler.
 
-/// Where a program is in memory.
+/// The address of a program in memory.
 const ADDRESS: u64 = 0x40_0000;
 /// The sizes of an ELF file's header and of one program header.
 const HEADERS: [u64; 2] = [64, 56];
 
-/// An ELF file for Linux that begins with this code, and whatever follows it.
+/// Returns an ELF file for Linux that begins with this code, followed by any data.
 pub(super) fn program(code: &[u8]) -> Vec<u8> {
     let [header, program_header] = HEADERS;
     let size = header + program_header + code.len() as u64;

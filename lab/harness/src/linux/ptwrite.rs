@@ -1,6 +1,6 @@
-//! The guest's program `ptwrite`, which writes numbers into the trace of itself.
+//! The guest's program `ptwrite`, which writes numbers into its own trace.
 
-/// How many numbers, from 0.
+/// Number of values, from 0.
 pub(super) const COUNT: u64 = 500;
 
 /// Executes PTWRITE with each number below [`COUNT`], in ascending order.

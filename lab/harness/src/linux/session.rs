@@ -1,4 +1,4 @@
-//! The guest's program `session`, which tells the monitor what the log's records from here on belong to.
+//! The guest's program `session`, which tells the monitor the session of the log's records from here on.
 
 /// `session N`: asks Linux for the monitor's port (ioperm), and writes N to it. Ends with status 0 if it may.
 pub(super) const CODE: &[u8] = &[

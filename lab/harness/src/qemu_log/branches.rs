@@ -1,8 +1,8 @@
 //! Checks that the monitor's branches are those that its instructions show.
 //!
-//! [`compare`](super::compare) has checked the instructions against QEMU's log, which also has their bytes. For two
-//! instructions in a row there are three cases: the second follows the first in memory, a branch leads to it, or events
-//! (interrupts, exceptions) do.
+//! [`compare`](super::compare) has checked the instructions against QEMU's log, which also has their bytes. There are
+//! three cases for two consecutive instructions: the second follows the first in memory, a branch leads to it, or
+//! events (interrupts, exceptions) do.
 
 use anyhow::{Result, ensure};
 
@@ -17,7 +17,7 @@ const WRMSR: u64 = 2;
 /// right kind and both levels, and none may be missing. Returns the number of branches.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: LoggedGuest) -> Result<usize> {
     let mut comparison = BranchComparison {
         log,
@@ -43,7 +43,7 @@ pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: Logg
 
 struct BranchComparison<'a> {
     log: &'a ExecLog,
-    /// The branches that are left.
+    /// The remaining branches.
     left: &'a [Branch],
     /// The instruction that retired last.
     last: u64,
@@ -98,7 +98,7 @@ impl BranchComparison<'_> {
         (self.last, self.at) = (rip, next_in_memory);
         let taken = match kind {
             None if code.is_some() => return Ok(()),
-            // QEMU has not executed it, so its kind is unknown; where execution goes on shows whether it branched.
+            // QEMU has not executed it, so its kind is unknown; the next address shows whether it branched.
             None => {
                 let straight = next.is_none_or(|next| is_next_after(rip, next.rip));
                 let is =
@@ -126,7 +126,7 @@ impl BranchComparison<'_> {
     }
 }
 
-/// Which kind of branch these bytes of 64-bit code are.
+/// Returns the kind of branch of these bytes of 64-bit code.
 fn kind(code: &[u8]) -> Option<BranchKind> {
     use BranchKind::{Call, Conditional, Far, Jump, Return};
     Some(match opcode(code) {
@@ -174,7 +174,7 @@ mod tests {
         ExecLog { code, ..ExecLog::default() }
     }
 
-    /// Records of these addresses, at level 0 from 9000 on and otherwise at level 3.
+    /// Returns records of these addresses, at level 0 from 9000 on and otherwise at level 3.
     fn records(addresses: &[u64]) -> Vec<Record> {
         let record = |&rip: &u64| {
             let flags = RecordFlags::new(level(rip));

@@ -1,11 +1,10 @@
-//! Checks that the monitor's truth is what QEMU executed.
+//! Checks that the monitor's truth matches QEMU's execution.
 //!
 //! The truth and QEMU's execution log must agree instruction by instruction. An instruction that QEMU began may be
 //! missing from the truth only if QEMU's log shows that it did not retire: it faulted, was interrupted, or was an
-//! iteration of a repeated instruction but not the last one. Instructions that the monitor executed for the guest
-//! (emulated ones) are not in QEMU's log; there the guest must have been just before the instruction, and just after it
-//! next. If only programs are traced, the kernel runs freely and is not in the truth: then each instruction of the
-//! programs must be.
+//! iteration of a repeated instruction but not the last one. Instructions that the monitor emulated are not in QEMU's
+//! log; there the guest must have been directly before the instruction, and then directly after it. If only user-mode
+//! code is traced, the kernel runs freely and is not in the truth: then each instruction of the programs must be.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -31,21 +30,21 @@ const STRAIGHT: [u64; 7] = [0x6f, 0x70, 0x71, 0x72, 0x78, 0x7b, 0x7c];
 /// The length in bytes of the longest instruction.
 const LONGEST: u64 = 15;
 
-/// What the comparison has counted.
+/// The counts of the comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Instructions that are in both, at the same level.
+    /// Instructions in both, at the same level.
     pub equal: u64,
     /// Iterations of repeated instructions, without the last ones.
     pub repeated: u64,
-    /// Instructions that began and did not retire then: they faulted or were interrupted.
+    /// Instructions that were begun but did not retire: they faulted or were interrupted.
     pub unfinished: u64,
-    /// Instructions that QEMU began again because a request to the processor came before they had any effect.
+    /// Instructions that QEMU began again because a request to the processor arrived before they had any effect.
     pub rerun: u64,
-    /// Instructions that the monitor executed.
+    /// Instructions that the monitor emulated.
     pub emulated: u64,
     /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included; and
-    /// those of the kernel where programs alone are traced.
+    /// those of the kernel if only user-mode code is traced.
     pub untraced: u64,
 }
 
@@ -54,10 +53,10 @@ pub struct Agreement {
 pub struct LoggedGuest {
     /// The address of the one instruction that switches tracing off and on.
     pub wrmsr: u64,
-    /// Where its table of handlers' stubs begins.
+    /// The start of its table of handlers' stubs.
     pub stubs: u64,
-    /// Only programs are traced: the kernel runs freely, and of it the truth has only what the monitor has seen, such
-    /// as the return to a program.
+    /// Only user-mode code is traced: the kernel runs freely, and the truth has only the part of it that the monitor
+    /// has seen, such as the return to a program.
     pub only_programs: bool,
 }
 
@@ -67,23 +66,23 @@ impl LoggedGuest {
     }
 }
 
-/// What became of an instruction that was begun, as far as the log shows.
+/// The outcome of an instruction that was begun, by the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It retired.
+    /// The instruction retired.
     Retired,
     /// The monitor took over at this instruction: either the monitor retired it, or it delivered a fault.
     Handed,
-    /// It faulted, or an event came before it had any effect.
+    /// The instruction faulted, or an event was delivered before it had any effect.
     Unfinished,
-    /// It was begun again.
+    /// The instruction was begun again.
     Rerun,
-    /// It was an iteration of a repeated instruction, but not the last one.
+    /// An iteration of a repeated instruction, but not the last one.
     Iteration,
 }
 
 impl ExecLog {
-    /// The exits between the instruction before `at` and the one at `at`.
+    /// Returns the exits between the instruction before `at` and the one at `at`.
     fn exits_before(&self, at: usize) -> &[Exit] {
         let range = |exits: &[Exit]| -> Range<usize> {
             exits.partition_point(|exit| exit.after < at)..exits.partition_point(|exit| exit.after <= at)
@@ -112,11 +111,11 @@ impl ExecLog {
     }
 }
 
-/// Compares a session's truth with the log, which must contain it as one stretch. The stretch may have gaps only from
+/// Compares a session's truth with the log, which must contain it as one stretch. The stretch may only have gaps from
 /// one WRMSR to another.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn compare(log: &ExecLog, truth: &[Record], guest: LoggedGuest) -> Result<Agreement> {
     let Some(first) = truth.iter().find(|record| !record.flags.is_emulated()) else {
         bail!("the truth is empty")
@@ -135,23 +134,23 @@ pub fn compare(log: &ExecLog, truth: &[Record], guest: LoggedGuest) -> Result<Ag
     Err(best.map_or_else(|| anyhow::anyhow!("{:#x} is not in the log", first.rip), |(_, error)| error))
 }
 
-/// Where the guest is, between two instructions that QEMU began.
+/// The guest's place between two instructions that QEMU began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// No exit has happened since the last instruction.
     Running,
-    /// It exited before this instruction, which has had no effect yet.
+    /// The guest exited before this instruction, which has had no effect yet.
     Before(u64),
-    /// The monitor has executed this instruction; execution goes on after it.
+    /// The monitor has emulated this instruction; execution continues after it.
     After(u64),
-    /// An instruction faulted: in its handler.
+    /// An instruction faulted: the guest is in its handler.
     Handler,
-    /// The monitor has executed a branch, so the guest may be anywhere.
+    /// The monitor has emulated a branch, so the guest may be anywhere.
     Anywhere,
 }
 
 impl Exit {
-    /// Where the guest is after the monitor has handled this exit.
+    /// Returns the guest's place after the monitor has handled this exit.
     fn place(&self) -> Place {
         match self.code {
             DEBUG | INTERRUPT | NMI | NESTED => Place::Before(self.rip),
@@ -163,7 +162,7 @@ impl Exit {
     }
 }
 
-/// The log and the truth, and how far they were compared.
+/// The log and the truth, and the progress of the comparison.
 struct Comparison<'a> {
     log: &'a ExecLog,
     truth: &'a [Record],
@@ -172,9 +171,9 @@ struct Comparison<'a> {
     at: usize,
     /// The index of the next instruction of the truth.
     index: usize,
-    /// How many of the exits before the log's next entry were passed.
+    /// Number of exits before the log's next entry that were passed.
     passed: usize,
-    /// Where these exits, and what the monitor executed after them, have led.
+    /// The place to which these exits, and the instructions that the monitor emulated after them, have led.
     place: Place,
     found: Agreement,
 }
@@ -202,9 +201,9 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Takes an instruction that the monitor executed: the guest must have been before it.
+    /// Takes an instruction that the monitor emulated: the guest must have been before it.
     fn emulated(&mut self, record: &Record) -> Result<()> {
-        // The log does not always show where the guest was before the first instruction.
+        // The log does not always show the guest's place before the first instruction.
         if self.index > 0 {
             let is_before = |this: &Self| this.place != Place::Running && this.may_be(record.rip);
             loop {
@@ -213,7 +212,7 @@ impl<'a> Comparison<'a> {
                     && (exit.rip == record.rip || !is_before(self))
                     && self.passes(exit)
                 {}
-                // Instructions on the way that faulted or were handed over are not in the truth.
+                // Instructions in between that faulted or were handed over are not in the truth.
                 if is_before(self) || !self.leaves_out()? {
                     break;
                 }
@@ -280,7 +279,7 @@ impl<'a> Comparison<'a> {
             Fate::Iteration => self.found.repeated += 1,
             Fate::Unfinished => self.found.unfinished += 1,
             Fate::Rerun => self.found.rerun += 1,
-            // The monitor delivered a fault, and execution goes on in a handler.
+            // The monitor delivered a fault, and execution continues in a handler.
             Fate::Handed
                 if self.log.begun.get(self.at + 1).is_some_and(|&next| self.guest.is_handler(next)) =>
             {
@@ -293,14 +292,14 @@ impl<'a> Comparison<'a> {
         Ok(true)
     }
 
-    /// Goes forward this many entries in the log.
+    /// Advances this many entries in the log.
     fn advance(&mut self, entries: usize) {
         self.at += entries;
         self.passed = 0;
         self.place = Place::Running;
     }
 
-    /// The next exit before the log's next entry.
+    /// Returns the next exit before the log's next entry.
     fn exit(&self) -> Option<Exit> {
         self.log.exits_before(self.at).get(self.passed).copied()
     }
@@ -315,7 +314,7 @@ impl<'a> Comparison<'a> {
         may_be
     }
 
-    /// Whether the guest can be before the instruction at `rip`.
+    /// Returns true if the guest can be before the instruction at `rip`.
     fn may_be(&self, rip: u64) -> bool {
         let is_there = match self.place {
             Place::Running | Place::Anywhere => true,
@@ -327,8 +326,8 @@ impl<'a> Comparison<'a> {
         is_there || self.guest.is_handler(rip)
     }
 
-    /// Checks that the guest can have come to the log's next entry, at address `entry`, through the exits before it. If
-    /// the monitor executed instructions in between, they are in the truth.
+    /// Checks that the guest can have reached the log's next entry, at address `entry`, through the exits before it. If
+    /// the monitor emulated instructions in between, they are in the truth.
     fn goes_on(&mut self, entry: u64) -> Result<()> {
         while let Some(exit) = self.exit() {
             ensure!(
@@ -350,11 +349,11 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// If the log's next entry is the WRMSR that switches tracing off, returns how many entries it is from there to the
+    /// If the log's next entry is the WRMSR that switches tracing off, returns the number of entries from there to the
     /// one after the WRMSR that switches tracing on again; the truth continues there. A WRMSR that faulted switches
-    /// nothing: the truth continues in the handler that comes after it.
+    /// nothing: the truth continues in the handler after it.
     fn switched_on(&self) -> Option<usize> {
-        /// The same instructions always follow this WRMSR; only its caller tells one use from another. This many
+        /// The same instructions always follow this WRMSR; only its caller distinguishes its uses. This many
         /// instructions are enough for that.
         const ENOUGH: usize = 16;
         let log = &self.log.begun[self.at..];
@@ -369,7 +368,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Whether `rip` can be the address of the instruction after the one at `address`.
+/// Returns true if `rip` can be the address of the instruction after the one at `address`.
 fn is_next_after(address: u64, rip: u64) -> bool {
     (1..=LONGEST).contains(&rip.wrapping_sub(address))
 }

@@ -18,7 +18,7 @@ enum Line {
 }
 use Line::{At, Exit as Out};
 
-/// A log in which the instructions from 200 to 299 are repeated ones and those from 300 on jump to themselves.
+/// Returns a log in which the instructions from 200 to 299 are repeated ones and those from 300 on jump to themselves.
 fn log(lines: &[Line]) -> ExecLog {
     let mut log =
         ExecLog { repeating: (200..300).collect(), selves: (300..310).collect(), ..ExecLog::default() };
@@ -39,7 +39,7 @@ fn records(addresses: &[u64]) -> Vec<Record> {
     addresses.iter().map(record).collect()
 }
 
-/// The counts of equal, repeated and unfinished instructions; `None` if the comparison fails.
+/// Returns the counts of equal, repeated and unfinished instructions; `None` if the comparison fails.
 fn counts(lines: &[Line], truth: &[Record]) -> Option<(u64, u64, u64)> {
     let found = compare(&log(lines), truth, GUEST).ok()?;
     Some((found.equal, found.repeated, found.unfinished))
@@ -64,7 +64,7 @@ fn only_what_the_log_shows_not_to_have_retired_may_be_missing() {
         (&interrupted, &[1, HANDLER, 200, 3], Some((4, 1, 0))),
         (&handed, &[1, HANDLER, 3], Some((3, 0, 1))),
         (&handed, &[1, 5, HANDLER, 3], Some((4, 0, 0))),
-        // The first exit shows what became of an instruction.
+        // The first exit shows the outcome of an instruction.
         (&[At(1), At(2), Out(PAGE_FAULT, 2), Out(NMI, HANDLER), At(HANDLER)], &[1, HANDLER], Some((2, 0, 1))),
         // An instruction that faulted did not retire; one that retired must not be left out.
         (&fault, &[1, 2, HANDLER, 2, 3], None),
@@ -128,21 +128,21 @@ fn a_gap_goes_from_one_wrmsr_to_another() {
 
 #[test]
 fn a_wrmsr_that_faulted_switches_nothing() {
-    // Both faults have the same handler and the same instructions after it, more than tell one use of a WRMSR from
-    // another: the first WRMSR must not count as the begin of a gap that ends at the second one.
+    // Both faults have the same handler and the same instructions after it, more than distinguish the uses of a WRMSR:
+    // the first WRMSR must not count as the start of a gap that ends at the second one.
     let handled: Vec<u64> = [HANDLER].into_iter().chain(10..40).collect();
     let fault = || [At(77), Out(WRMSR, 77)].into_iter().chain(handled.iter().map(|&address| At(address)));
     let lines: Vec<Line> = [At(1)].into_iter().chain(fault()).chain(fault()).chain([At(8)]).collect();
     let both = [&[1][..], &handled, &handled, &[8]].concat();
     assert_eq!(counts(&lines, &records(&both)), Some((both.len() as u64, 0, 2)));
-    // A truth without the handler is another one.
+    // The truth without the handler is a different truth.
     let without = [&[1][..], &handled[1..], &handled, &[8]].concat();
     assert_eq!(counts(&lines, &records(&without)), None);
 }
 
 #[test]
 fn the_guest_was_before_what_the_monitor_executed_and_goes_on_after_it() {
-    // The monitor executed 110 and 112.
+    // The monitor emulated 110 and 112.
     let emulated = [At(100), Out(DEBUG, 110), At(114), At(115)];
     let to_handler = [At(100), Out(DEBUG, 110), At(HANDLER)];
     for (lines, truth, hands, expected) in [
@@ -168,7 +168,7 @@ fn the_guest_was_before_what_the_monitor_executed_and_goes_on_after_it() {
 #[test]
 fn the_guest_may_be_left_again_before_it_has_begun_anything() {
     const IRET: u64 = 0x74;
-    // The monitor executed 110 and 112.
+    // The monitor emulated 110 and 112.
     let left = [At(100), Out(DEBUG, 110), Out(NMI, 114), At(HANDLER)];
     let twice = [At(100), Out(DEBUG, 110), Out(INTERRUPT, 110), Out(NMI, 112), At(114)];
     let handed = [At(100), Out(WRMSR, 100), Out(NMI, 110), At(112)];
@@ -190,7 +190,7 @@ fn the_guest_may_be_left_again_before_it_has_begun_anything() {
         (&to_handler, &[100, HANDLER], Some(0)),
         (&to_handler, &[100, 110, HANDLER], Some(1)),
         (&[At(100), Out(DEBUG, 110), At(HANDLER + 1)], &[100, HANDLER + 1], None),
-        // What the monitor executes is no branch, is a branch, or faults.
+        // The emulated instruction is no branch, is a branch, or faults.
         (&[At(100), Out(WRMSR, 100), At(102)], &[100, 102], Some(0)),
         (&[At(100), Out(WRMSR, 100), At(116)], &[100, 116], None),
         (&[At(100), Out(IRET, 100), At(116)], &[100, 116], Some(0)),
@@ -223,7 +223,7 @@ fn the_level_is_compared() {
     assert!(compare(&log, &truth, GUEST).is_err());
 }
 
-/// A log and a truth of instructions with their privilege levels.
+/// Compares a log and a truth of instructions with their privilege levels.
 fn compare_levels(only_programs: bool, begun: &[(u64, u8)], truth: &[(u64, u8)]) -> Option<(u64, u64)> {
     let mut log = ExecLog::default();
     (log.begun, log.levels) = begun.iter().copied().unzip();
@@ -239,7 +239,7 @@ fn the_kernel_is_left_out_where_only_programs_are_traced_and_programs_never() {
     let log = [(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (52, 0), (4, 3)];
     for (only_programs, truth, expected) in [
         (true, &[(1, 3), (2, 3), (3, 3), (4, 3)][..], Some((4, 3))),
-        // The monitor has seen how the kernel returned.
+        // The monitor has seen the kernel's return.
         (true, &[(1, 3), (2, 3), (51, 0), (3, 3), (52, 0), (4, 3)], Some((6, 1))),
         // An instruction of the program is missing, at each place.
         (true, &[(1, 3), (3, 3), (4, 3)], None),

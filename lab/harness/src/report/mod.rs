@@ -1,7 +1,7 @@
-//! What a guest said, collected workload by workload from its lines.
+//! A guest's report, collected workload by workload from its lines.
 //!
-//! The lines are those of [`pugmark_protocol`]. One that begins with none of its words, or has not as many words as a
-//! line that begins so, is the guest's own talk and is kept apart. The monitor's own lines are in
+//! The lines are those of [`pugmark_protocol`]. A line that begins with none of its words, or has another number of
+//! words than the protocol's line, is the guest's own output and is kept separately. The monitor's own lines are in
 //! [`crate::violations`].
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::filter::Filter;
 use crate::violations::{Reported, Violation, Violations};
 
-/// Everything a guest said.
+/// The whole output of a guest.
 #[derive(Debug, Default)]
 pub struct Transcript {
     /// The workloads, in the order they ran.
@@ -28,46 +28,46 @@ pub struct Transcript {
     pub monitor: Vec<String>,
 }
 
-/// What a guest said of one workload.
+/// A guest's report of one workload.
 #[derive(Debug, Default)]
 pub struct Run {
     /// The workload.
     pub name: String,
-    /// Its trace session: the marker that its truth records carry.
+    /// The trace session: the marker of its records in the truth.
     pub session: Option<u16>,
-    /// What of it should be traced.
+    /// The part of the workload that should be traced.
     pub filter: Filter,
     /// Instructions, bytes and the rest, as the guest counted them.
     pub stat: Option<Stat>,
-    /// The functions that ran most.
+    /// The hottest functions.
     pub top: Vec<(String, u64)>,
     /// The contiguous parts of the decode.
     pub pieces: Vec<Piece>,
     /// The contiguous parts of the branch records.
     pub records: Vec<Records>,
-    /// What was counted, each in its session.
+    /// The counts, each in its session.
     pub counts: Vec<Count>,
-    /// What was sampled, each in its session.
+    /// The samples, each in its session.
     pub samples: Vec<SampledSession>,
     /// The last branches, each in its session.
     pub lasts: Vec<LastBranches>,
-    /// Page faults of the debug store's own.
+    /// Page faults that the debug store raised.
     pub faults: Vec<Fault>,
     /// Losses by kind.
     pub lost: Lost,
-    /// Why the driver declined.
+    /// The reason why the driver declined.
     pub refusal: Option<String>,
-    /// How many bytes each contiguous part of the trace has on the debug console; none where it is not dumped.
+    /// Size in bytes of each contiguous part of the trace on the debug console; empty if it is not dumped.
     pub dump: Vec<u64>,
-    /// The code that the trace is of, where it is dumped.
+    /// The traced code, if the trace is dumped.
     pub code: Vec<CodeSection>,
-    /// How the kernel kept to the rules of the hardware.
+    /// The kernel's compliance with the rules of the hardware.
     pub violations: Violations,
-    /// How it ended; none if it never did.
+    /// The end; `None` if the workload never ended.
     pub end: Option<End>,
 }
 
-/// How a workload ended.
+/// The end of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// `ok`
@@ -78,14 +78,14 @@ pub enum End {
     BrokeRules(String),
 }
 
-/// A session's samples, and what became of those that are none.
+/// A session's samples, and the counts of those without an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampledSession {
-    /// What was sampled, and how many samples became what.
+    /// The event, and the counts of the samples by their fate.
     pub totals: Samples,
-    /// The addresses, and how often each was sampled.
+    /// The addresses, and the number of samples of each.
     pub addresses: BTreeMap<u64, u64>,
-    /// The samples in order, where they are precise.
+    /// The samples in order, if they are precise.
     pub precise: Vec<PreciseSample>,
     /// Samples are missing after the last one.
     pub missing: bool,
@@ -94,9 +94,9 @@ pub struct SampledSession {
 /// A sample of an event at its instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreciseSample {
-    /// The address of the instruction, where the record has it.
+    /// The address of the instruction, if the record has it.
     pub event: Option<u64>,
-    /// Where execution stood after it, where the record has it.
+    /// The next address after it, if the record has it.
     pub next: Option<u64>,
     /// Samples are missing before it.
     pub resumed: bool,
@@ -105,26 +105,26 @@ pub struct PreciseSample {
 /// The last branches when a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastBranches {
-    /// What they are of, and how many there are to be.
+    /// The kind of the branches, and their number.
     pub last: Last,
-    /// Where from and where to, the newest first.
+    /// Source and target, the newest first.
     pub branches: Vec<(u64, u64)>,
 }
 
 impl Transcript {
-    /// Takes in one line of the guest's.
+    /// Takes one line of the guest.
     ///
     /// # Errors
-    /// A line of the protocol that is malformed or out of place.
+    /// If a line of the protocol is malformed or out of place.
     pub fn line(&mut self, line: &str) -> Result<()> {
         let line = line.trim_end();
         self.take(line).with_context(|| format!("in the guest's line {line:?}"))
     }
 
-    /// Takes in one line of the monitor's, which came before the guest's next line.
+    /// Takes one line of the monitor, which precedes the guest's next line.
     ///
     /// # Errors
-    /// A report of a broken rule that is malformed.
+    /// If a report of a broken rule is malformed.
     pub fn monitor_line(&mut self, line: &str) -> Result<()> {
         match Violation::parse(line)? {
             None => self.monitor.push(line.into()),
@@ -148,7 +148,7 @@ impl Transcript {
                     self.other.push(line.into());
                     return Ok(());
                 }
-                // It borrows the line.
+                // The error borrows the line.
                 _ => bail!("{error}"),
             },
         };
@@ -214,7 +214,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Which rules of the hardware the kernel has broken, with the workload; none if it has kept them all.
+    /// Returns the rules of the hardware that the kernel has broken, with the workload; none if it has kept them all.
     #[must_use]
     pub fn broken_rules(&self) -> Vec<String> {
         let broke = |run: &Run| match &run.end {
@@ -225,12 +225,12 @@ impl Transcript {
         self.runs.iter().filter_map(broke).chain(outside).collect()
     }
 
-    /// The monitor's lines on rules of the hardware that were broken outside of any workload.
+    /// Iterates over the monitor's lines on rules of the hardware that were broken outside of any workload.
     pub fn broken_outside(&self) -> impl Iterator<Item = &str> {
         self.outside.iter().map(|(.., line)| &**line)
     }
 
-    /// Lays what was broken outside of any workload to the runs that it belongs to, where the last line shows that
+    /// Assigns the rules broken outside of any workload to the runs to which they belong, if the last line shows that
     /// several processors ran a workload: they all have ended it before the first of them is reported.
     fn explain_by_run(&mut self) {
         let Some(base) = self.runs.last().and_then(|run| Some(run.name.split_once('@')?.0.to_owned())) else {
@@ -247,14 +247,14 @@ impl Transcript {
         }
     }
 
-    /// The samples of a session of the workload that is running.
+    /// Returns the samples of a session of the running workload.
     fn samples(&mut self, name: &str, session: u16) -> Result<&mut SampledSession> {
         let open = self.open(name)?.samples.last_mut();
         let open = open.filter(|samples| samples.totals.session == session);
         open.with_context(|| format!("no samples of session {session}"))
     }
 
-    /// The workload that is running, if it has this name.
+    /// Returns the running workload, if it has this name.
     fn open(&mut self, name: &str) -> Result<&mut Run> {
         match self.runs.last_mut() {
             Some(run) if run.name == name && run.end.is_none() => Ok(run),
@@ -264,12 +264,12 @@ impl Transcript {
 }
 
 impl Run {
-    /// The processor on which the workload ran: `NAME` is on the first, `NAME@2` on the third.
+    /// Returns the processor on which the workload ran: `NAME` is on the first, `NAME@2` on the third.
     fn processor(&self) -> u64 {
         self.name.split_once('@').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
     }
 
-    /// Says how a run that has ended with `ok` has kept to the rules of the hardware.
+    /// Judges the compliance of a run that has ended with `ok` with the rules of the hardware.
     fn judge_rules(&mut self) {
         if matches!(self.end, Some(End::Ok | End::BrokeRules(_))) {
             let faults = self.faults.len() as u64;
@@ -278,7 +278,7 @@ impl Run {
         }
     }
 
-    /// Whether it ended well without tracing: a kernel that only reports, or a driver that declined.
+    /// Returns true if the run ended well without tracing: a kernel that only reports, or a driver that declined.
     #[must_use]
     pub fn traces_nothing(&self) -> bool {
         let measured = !self.counts.is_empty() || !self.samples.is_empty() || !self.lasts.is_empty();

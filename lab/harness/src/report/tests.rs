@@ -1,4 +1,4 @@
-//! Lines of the guest's, and what is made of them.
+//! Lines of a guest, and their interpretation.
 
 use pugmark_protocol::{After, EventKind};
 
@@ -75,7 +75,7 @@ fn takes_in_a_whole_run() {
     assert_eq!(run.code, [code, CodeSection { len: 8, from: 0x3000, cr3: Some(0x5000), ..code }]);
     assert_eq!(run.end, Some(End::Ok));
     assert_eq!(transcript.done, Some(Done { passed: 1, failed: 0 }));
-    // Lines of the guest's own may begin like the protocol's.
+    // Lines of the guest's own may begin like those of the protocol.
     assert_eq!(transcript.other, ["pugmark 0.1.0", "sample 0x120", "run out of memory"]);
 }
 
@@ -146,7 +146,7 @@ fn a_run_that_breaks_a_rule_of_the_hardware_does_not_end_well() {
     }
 }
 
-/// Several processors run a workload at the same time, and then it is reported of one after the other.
+/// Several processors run a workload at the same time, and it is then reported for one after another.
 #[test]
 fn what_each_of_several_processors_breaks_belongs_to_its_own_run() {
     let dropped =
@@ -160,7 +160,7 @@ fn what_each_of_several_processors_breaks_belongs_to_its_own_run() {
     };
     let lost = |name: &str| format!("lost {name} stop=1");
     let (lost_0, lost_1) = (lost("a"), lost("a@1"));
-    // Before and among the lines of the runs; each has lost records and says so.
+    // Before and among the lines of the runs; each has lost records and reports that.
     let reported =
         ["run b", "ok b", &first, &second, "run a", &lost_0, "ok a", &second, "run a@1", &lost_1, "ok a@1"];
     assert_eq!(runs(&reported), (vec![false; 3], 0));
@@ -168,7 +168,7 @@ fn what_each_of_several_processors_breaks_belongs_to_its_own_run() {
     assert_eq!(runs(&unreported), (vec![false, true, false], 0));
     let unreported = ["run a", &second, &lost_0, "ok a", "run a@1", "ok a@1"];
     assert_eq!(runs(&unreported), (vec![false, true], 0));
-    // One that no run is of, and one after the last.
+    // A violation that belongs to no run, and one after the last.
     let outside = ["run a", &lost_0, "ok a", &third, "run a@1", &lost_1, "ok a@1", &second];
     assert_eq!(runs(&outside), (vec![false, false], 2));
 }

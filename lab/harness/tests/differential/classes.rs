@@ -12,7 +12,7 @@ use crate::{
 use pugmark_decoder_core::{Error, ErrorKind, event::EventKind, packet::Packet};
 use pugmark_harness::libipt::Decoded;
 
-/// Why the two decoders report different things for a damaged trace.
+/// The reason why the two decoders report different things for a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     /// libipt reads some packets ahead of the walk, or is one packet late, and in a PSB+ (the state that follows a PSB)
@@ -20,19 +20,19 @@ pub(crate) enum Class {
     /// walk has not reached before it reports the errors of the walk.
     ReadsAhead,
     /// libipt acts on a packet's opcode before it reads the packet. So if that packet is malformed or cut off by the
-    /// end of the trace, it reports what is wrong with the walk there, and walks on where the packets say nothing more.
+    /// end of the trace, it reports the walk's error there, and walks on where the packets say nothing more.
     OpcodeOnly,
-    /// Where no processor would send a packet, libipt judges it differently or words the error differently. It accepts
-    /// some (TIP and TNT while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing
-    /// is on; TIP and TNT between a MODE.Exec and its TIP, or when more are left; compressed returns from a call that
-    /// left the filter; more than eight status updates in a PSB+). It walks on where tracing begins in an unknown mode.
+    /// For a packet that no processor would send there, libipt judges or words the error differently. It accepts some
+    /// (TIP and TNT while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing is on; TIP
+    /// and TNT between a MODE.Exec and its TIP, or when more are left; compressed returns from a call that left the
+    /// filter; more than eight status updates in a PSB+). It continues if tracing begins in an unknown mode.
     Context,
-    /// libipt places events differently: if the place of an event does not come, it passes over the event and the
-    /// packets after it. To libipt, a TIP.PGD with an IP belongs to a branch to that IP, one without an IP only to far
-    /// branches and MOV to CR3, and a MODE.Exec without a TIP's IP to the current place.
+    /// libipt places events differently: if the place of an event is not reached, it skips the event and the packets
+    /// after it. To libipt, a TIP.PGD with an IP belongs to a branch to that IP, one without an IP only to far branches
+    /// and MOV to CR3, and a MODE.Exec without a TIP's IP to the current place.
     EventPlace,
-    /// libipt reads bytes as another instruction: in 64-bit mode prefix D5 as AAD, 62 never as BOUND, and some bytes
-    /// that no processor executes. It also goes on to addresses that are wider than the mode allows.
+    /// libipt decodes bytes as another instruction: in 64-bit mode prefix D5 as AAD, 62 never as BOUND, and some bytes
+    /// that no processor executes. It also continues to addresses that are wider than the mode allows.
     Instruction,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Verdict {
     Unexplained,
 }
 
-/// Compares what the decoder reports in its two dialects with what libipt reports.
+/// Compares the decoder's reports in its two dialects with libipt's report.
 pub(crate) fn judge(
     reading: &Reading,
     trace: &[u8],
@@ -101,36 +101,36 @@ struct Difference<'a> {
 }
 
 impl Difference<'_> {
-    /// libipt's error and its offset.
+    /// Returns libipt's error and its offset.
     fn their_error(&self) -> Option<(&'static str, u64)> {
         self.theirs.errors.first().map(|error| (error.text, error.offset))
     }
 
-    /// libipt has all instructions that this decoder has, and its error, if any, is not before this decoder's.
+    /// Returns true if libipt has all instructions of this decoder, and no earlier error.
     fn goes_on(&self) -> bool {
         let not_later = |error: (&str, u64)| self.own.said().is_none_or(|(_, own)| own <= error.1);
         self.theirs.addresses.starts_with(&self.own.addresses) && self.their_error().is_none_or(not_later)
     }
 
-    /// One of the two lists of instructions begins with the other.
+    /// Returns true if one of the two lists of instructions begins with the other.
     fn is_prefix(&self) -> bool {
         let (own, theirs) = (&self.own.addresses, &self.theirs.addresses);
         own.starts_with(theirs) || theirs.starts_with(own)
     }
 
-    /// The offset in the trace up to which the two can agree at most.
+    /// Returns the offset in the trace up to which the two can agree at most.
     fn place(&self) -> u64 {
         let errors = [self.own.said(), self.their_error()];
         errors.into_iter().flatten().map(|(_, offset)| offset).min().unwrap_or(u64::MAX)
     }
 
-    /// How many instructions agree.
+    /// Returns the number of instructions that agree.
     fn same(&self) -> usize {
         let both = self.own.addresses.iter().zip(&self.theirs.addresses);
         both.take_while(|(own, theirs)| own == theirs).count()
     }
 
-    /// Something at the place of this decoder's error shows that the error is real.
+    /// Returns true if something at the place of this decoder's error shows that the error is real.
     fn is_founded(&self) -> bool {
         let (stream, own) = (self.stream, self.own);
         let Some(Error { offset, kind }) = own.error.filter(|_| own.said() != self.their_error()) else {
@@ -145,7 +145,7 @@ impl Difference<'_> {
                 stream.is_odd(offset) && packet.is_some_and(|packet| packet.name() == name)
             }
             ErrorKind::TraceMismatch { ip } => Needs::of(self.code.at(ip)).is_some_and(|needs| {
-                // Outcomes of the TNT packet before may be left.
+                // Outcomes of the previous TNT packet may be left.
                 let left = matches!(needs, Needs::Tip | Needs::Far) && stream.is_after_tnt(offset);
                 let is_its =
                     |packet| needs.is(packet) && !stream.is_asynchronous(offset) && !stream.waits(offset);
@@ -193,13 +193,13 @@ impl Difference<'_> {
         if !self.is_prefix() {
             return false;
         }
-        // This decoder gets to that packet too, or to the end of the trace, where the packet is cut off.
+        // This decoder also reaches that packet, or the end of the trace, where the packet is cut off.
         if self.own.error.map_or(!self.stream.cut_off, |error| error.offset != unreadable) {
             return false;
         }
         match self.their_error() {
             Some((_, offset)) => offset == unreadable || self.stream.open_psb(unreadable) == Some(offset),
-            // libipt goes on to the place where the packet would be needed.
+            // libipt continues to the place where the packet would be needed.
             None => self.theirs.addresses.get(self.own.addresses.len()..).is_some_and(|on| {
                 on.iter().rev().skip(1).all(|&address| Needs::of(self.code.at(address)).is_none())
             }),
@@ -283,18 +283,18 @@ impl Difference<'_> {
     }
 }
 
-/// Whether the walk ignores this packet.
+/// Returns true if the walk ignores this packet.
 fn is_aside(packet: &Packet) -> bool {
     use Packet::{Cyc, Mnt, Mtc, Pad, Tma, Tsc};
     matches!(packet, Cyc(_) | Mnt(_) | Mtc(_) | Pad | Tma(_) | Tsc(_))
 }
 
-/// How many events of a PSB+ libipt has room for.
+/// Maximum number of events of a PSB+ in libipt.
 const MOST_UPDATES: usize = 8;
 /// The length in bytes of the longest instruction.
 const LONGEST: usize = 15;
 
-/// Which packet an instruction needs.
+/// The packet that an instruction needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
     Tnt,
@@ -306,7 +306,7 @@ enum Needs {
 }
 
 impl Needs {
-    /// Which packet these bytes of an instruction need.
+    /// Returns the packet that these bytes of an instruction need.
     fn of(code: &[u8]) -> Option<Self> {
         let is_segment = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65);
         let is_other = |byte: &u8| matches!(byte, 0x40..=0x4f | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3);

@@ -1,4 +1,4 @@
-//! Damaged traces: both decoders give the same instructions and the same first error at the same place, or the
+//! Damaged traces: both decoders find the same instructions and the same first error at the same place, or the
 //! difference has a name.
 
 use crate::{
@@ -16,7 +16,7 @@ use pugmark_harness::libipt::{self, release::RELEASES};
 /// libipt does not detect an endless loop in the code, so it stops after this many instructions.
 pub(crate) const MOST_INSTRUCTIONS: usize = 1 << 14;
 
-/// The damaged traces are those of this many programs.
+/// Number of programs whose traces are damaged.
 const PROGRAMS: u64 = 2000;
 
 #[test]
@@ -47,8 +47,8 @@ fn packets_of_damaged_traces_have_the_same_first_error() {
     }
 }
 
-/// In one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) follows a later version of
-/// libipt than 2.0.5.
+/// Checks the error in one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) follows a
+/// later version of libipt than 2.0.5.
 #[test]
 fn damaged_traces_have_the_same_first_error() {
     let mut tallies = READINGS.each_ref().map(|reading| (reading, Tally::default()));
@@ -79,7 +79,7 @@ fn damaged_traces_have_the_same_first_error() {
     }
 }
 
-/// As many damaged traces as there are cases, each with its program.
+/// Returns as many damaged traces as there are cases, each with its program.
 pub(crate) fn damaged_traces() -> impl Iterator<Item = (Subject, Vec<u8>)> {
     let mut rng = Rng::with_seed(0x7075_676d);
     let damaged = std::iter::from_fn(move || {
@@ -93,7 +93,7 @@ pub(crate) fn damaged_traces() -> impl Iterator<Item = (Subject, Vec<u8>)> {
         .take(usize::try_from(cases()).unwrap_or(usize::MAX))
 }
 
-/// Makes one to three changes: bits, bytes, stretches that are removed or repeated, or noise.
+/// Makes one to three changes: bits, bytes, removed or repeated stretches, or noise.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..rng.usize(1..=3) {
         if bytes.is_empty() {

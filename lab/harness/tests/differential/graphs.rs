@@ -1,4 +1,4 @@
-//! Undamaged traces: both decoders give the same instructions, and these were executed.
+//! Undamaged traces: both decoders find the same instructions, which are those that were executed.
 
 use crate::{
     cases,
@@ -39,7 +39,7 @@ fn visit(trace: &[u8], code: &Code<'_>, graph: &mut Graph<'_>, sink: &mut impl E
     }
 }
 
-/// Decodes each program's trace with libipt, and checks it. `false` if libipt is not installed.
+/// Decodes each program's trace with libipt, and checks it. Returns `false` if libipt is not installed.
 fn each_is_decoded(mut check: impl FnMut(&str, &Subject, &Code<'_>, libipt::Decoded)) -> bool {
     (0..cases()).all(|seed| {
         let subject = Subject::of(seed);
@@ -58,7 +58,7 @@ fn random_graphs_have_the_edges_of_libipts_instructions() {
     let decoded = each_is_decoded(|what, subject, code, theirs| {
         let trace = &subject.run.trace;
         let mut graph = Graph::new(&mut memory);
-        // Once with no block known, then with all.
+        // Once without known blocks, then with all known.
         for _ in 0..2 {
             let mut own = EdgeList::default();
             visit(trace, code, &mut graph, &mut own);

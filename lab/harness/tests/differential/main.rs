@@ -1,7 +1,7 @@
 //! Compares the decoder with libipt on random control-flow graphs and on damaged traces.
 //!
-//! Damaged and short traces are compared with each release that is there, the others with 2.0.5. Traces contain only
-//! packets that this one knows. This runs a hundred thousand of each in two minutes:
+//! Damaged and short traces are compared with each release that is found, the others with 2.0.5. Traces contain only
+//! packets known to 2.0.5. The following command runs a hundred thousand of each in two minutes:
 //!
 //! ```text
 //! PUGMARK_LONG=1 cargo test --release -p pugmark-harness --test differential -- --nocapture
@@ -22,12 +22,12 @@ use classes::{Class, Verdict};
 use releases::{Reading, Shares};
 use std::collections::BTreeMap;
 
-/// How many cases a test runs.
+/// Returns the number of cases of a test.
 fn cases() -> u64 {
     if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { 100_000 } else { 4000 }
 }
 
-/// Reports that a test cannot do anything.
+/// Reports that a test was skipped.
 fn skipped() {
     println!("{}", pugmark_harness::libipt::REFERENCE.skipped());
 }
@@ -35,14 +35,14 @@ fn skipped() {
 /// The traces that were compared with a release, counted by their fate.
 #[derive(Default)]
 struct Tally {
-    /// By dialect.
+    /// Equal results, by dialect.
     same: [u64; 2],
     differ: BTreeMap<Class, u64>,
     unexplained: Vec<String>,
 }
 
 impl Tally {
-    /// Counts a trace; `describe` says what it is, and what both decoders made of it.
+    /// Counts a trace; `describe` names it and the results of both decoders.
     fn add(&mut self, verdict: Verdict, describe: impl FnOnce() -> String) {
         match verdict {
             Verdict::Same(dialect) => self.same[dialect] += 1,

@@ -9,8 +9,8 @@ use crate::{
 use pugmark_harness::libipt;
 use std::ptr;
 
-/// The class, a name, the packets after [`START`], the code at 1000, and what is reported first: by the decoder under
-/// test, and by each release of [`READINGS`]. The first of these differs everywhere.
+/// The class, a name, the packets after [`START`], the code at 1000, and the first report: of the decoder under test,
+/// and of each release of [`READINGS`]. The first of these differs everywhere.
 type Case = (Class, &'static str, &'static [u8], &'static [u8], FirstReport, [FirstReport; 2]);
 type FirstReport = Option<(&'static str, u64)>;
 

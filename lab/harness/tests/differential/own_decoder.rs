@@ -1,4 +1,4 @@
-//! What the decoder under test makes of a trace.
+//! The result of the decoder under test for a trace.
 
 use pugmark_decoder_core::{
     Error,
@@ -19,7 +19,7 @@ pub(crate) struct OwnResult {
 /// An event at its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
-    /// After this many instructions.
+    /// Number of instructions before it.
     pub(crate) after: usize,
     pub(crate) kind: EventKind,
     /// The event's address, if it has one.
@@ -61,7 +61,7 @@ impl OwnResult {
         }
     }
 
-    /// The error in libipt's words, and its offset.
+    /// Returns the error in libipt's words, and its offset.
     pub(crate) fn said(&self) -> Option<(&'static str, u64)> {
         self.error.map(|error| (error.kind.libipt_text(), error.offset))
     }

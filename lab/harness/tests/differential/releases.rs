@@ -2,13 +2,13 @@
 
 use pugmark_harness::libipt::release::{Release, V2_0_5, V2_1_2};
 
-/// A release, and how it reads.
+/// A release, and its way of reading a trace.
 pub(crate) struct Reading {
     pub(crate) release: &'static Release,
-    /// The number of branches that it has read when the walk needs none of them yet. Since 2.1 the decoders of branches
+    /// Number of branches that it has read while the walk needs none of them yet. Since 2.1 the decoders of branches
     /// and instructions take events from one another, each of which has read the next one.
     pub(crate) ahead: usize,
-    /// Where tracing is off after the first PSB+, it looks for the next event as a part of synchronising, so an error
+    /// If tracing is off after the first PSB+, it looks for the next event as a part of synchronising, so an error
     /// there has the offset of the PSBEND. Since 2.1.
     pub(crate) starts_with_event: bool,
     /// At a TIP, the branch is an event of its own, before the change of mode that waited for the TIP. Since 2.1.
@@ -21,15 +21,15 @@ pub(crate) struct Reading {
 
 /// The shares of traces, in thousandths, that may differ and that must not.
 pub(crate) struct Shares {
-    /// At most how many may be in each class.
+    /// Maximum in each class.
     pub(crate) most: [u64; 5],
-    /// At least how many must be the same.
+    /// Minimum that must be the same.
     pub(crate) least: u64,
 }
 
-/// The releases. Of a thousand damaged traces, 235, 35, 109, 14 and 3 were measured to be in the classes for 2.0.5, and
-/// 603 the same; 111, 2, 37, 15, 3 and 831 for 2.1.2. Of a thousand short ones, 179, 93, 175, 49, 49 and 454; 205, 14,
-/// 120, 50, 51 and 560.
+/// The releases. Measured shares of a thousand damaged traces: 235, 35, 109, 14 and 3 in the classes for 2.0.5, and 603
+/// the same; 111, 2, 37, 15, 3 and 831 for 2.1.2. Of a thousand short ones: 179, 93, 175, 49, 49 and 454; 205, 14, 120,
+/// 50, 51 and 560.
 pub(crate) static READINGS: [Reading; 2] = [
     Reading {
         release: &V2_0_5,

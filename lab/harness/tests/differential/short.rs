@@ -1,4 +1,4 @@
-//! All short traces over a few programs: there, too, each difference has a name.
+//! All short traces over a few programs: each difference has a name there, too.
 
 use crate::{
     Tally,
@@ -9,7 +9,7 @@ use crate::{
 };
 use pugmark_harness::libipt;
 
-/// A trace has at most this many of the packets.
+/// Maximum number of these packets in a trace.
 const LONGEST: u32 = 3;
 
 /// One packet each, of the kinds on which the walk or the events depend.
@@ -70,7 +70,7 @@ fn the_differences_of_short_traces_have_names() {
     }
 }
 
-/// The digits of the number select the packets. Shorter traces are the beginnings of these.
+/// Returns the trace whose packets the digits of the number select. Shorter traces are prefixes of these.
 fn trace(number: usize) -> Vec<u8> {
     let digits = (0..LONGEST).map(|place| number / PACKETS.len().pow(place) % PACKETS.len());
     START.iter().copied().chain(digits.flat_map(|digit| PACKETS[digit].iter().copied())).collect()

@@ -1,4 +1,4 @@
-//! The packets of a damaged trace that can be read, from its first PSB on.
+//! The readable packets of a damaged trace, from its first PSB on.
 
 use crate::own_decoder::MANUAL;
 use pugmark_decoder_core::{
@@ -61,46 +61,46 @@ impl Stream {
         }
     }
 
-    /// Whether there are packets that libipt 2.0.5 does not know.
+    /// Returns true if there are packets unknown to libipt 2.0.5.
     pub(crate) fn is_newer(&self) -> bool {
         use Packet::{Bbp, Bep, Bip, Cfe, Evd, Trig};
         let newer = |packet: &Packet| matches!(packet, Cfe(_) | Evd(_) | Trig(_) | Bbp(_) | Bip(_) | Bep(_));
         self.newer_cut_off || self.packets.iter().any(|(_, packet)| newer(packet))
     }
 
-    /// The packet at `offset`.
+    /// Returns the packet at `offset`.
     pub(crate) fn at(&self, offset: u64) -> Option<&Packet> {
         self.packets.iter().find(|(at, _)| *at == offset).map(|(_, packet)| packet)
     }
 
-    /// Whether the packets that can be read end at `offset`.
+    /// Returns true if the readable packets end at `offset`.
     pub(crate) fn is_end(&self, offset: u64) -> bool {
         offset == self.unreadable.unwrap_or(self.len)
     }
 
-    /// Whether no processor sends the packet at `offset` at that place.
+    /// Returns true if no processor sends the packet at `offset` there.
     pub(crate) fn is_odd(&self, offset: u64) -> bool {
         self.odd.contains(&offset)
     }
 
-    /// Whether the packet at `offset` is after the FUP of an asynchronous branch, up to its TIP.
+    /// Returns true if the packet at `offset` is after the FUP of an asynchronous branch, up to its TIP.
     pub(crate) fn is_asynchronous(&self, offset: u64) -> bool {
         self.ends.contains(&offset)
     }
 
-    /// The offset of the packet after the one at `offset`.
+    /// Returns the offset of the packet after the one at `offset`.
     pub(crate) fn next(&self, offset: u64) -> u64 {
         let next = self.packets.iter().map(|(at, _)| *at).chain(self.unreadable);
         next.filter(|at| *at > offset).min().unwrap_or(self.len)
     }
 
-    /// The offset of a branch before `offset`, with `others` more branches in between.
+    /// Returns the offset of a branch before `offset`, with `others` more branches in between.
     pub(crate) fn branch_before(&self, offset: u64, others: usize) -> Option<u64> {
         let branches = self.before(offset).filter(|(_, packet)| is_branch(packet));
         branches.map(|(at, _)| *at).collect::<Vec<_>>().into_iter().rev().nth(others)
     }
 
-    /// The offset of the packet at this share of the packets before `end`.
+    /// Returns the offset of the packet at this share of the packets before `end`.
     pub(crate) fn offset(&self, share: f64, end: u64) -> Option<u64> {
         let all = self.before(end).count();
         self.packets.get((all as f64 * share) as usize).map(|(at, _)| *at)
@@ -110,8 +110,8 @@ impl Stream {
         self.packets.iter().any(|(at, packet)| *at == offset && is_branch(packet))
     }
 
-    /// Whether, after the last PSB+ before `offset`, there is a MODE.Exec whose partner is not a TIP or TIP.PGE with an
-    /// IP.
+    /// Returns true if, after the last PSB+ before `offset`, there is a MODE.Exec whose partner is not a TIP or TIP.PGE
+    /// with an IP.
     pub(crate) fn has_odd_mode(&self, offset: u64) -> bool {
         let (mut waits, mut in_psb, mut odd) = (false, false, false);
         for (at, packet) in &self.packets {
@@ -137,18 +137,18 @@ impl Stream {
         odd
     }
 
-    /// Whether there is a TIP.PGD before `offset`.
+    /// Returns true if there is a TIP.PGD before `offset`.
     pub(crate) fn was_off(&self, offset: u64) -> bool {
         self.before(offset).any(|(_, packet)| matches!(packet, Packet::TipPgd(_)))
     }
 
-    /// How many TIP and TNT packets are after `one` and before `other`.
+    /// Returns the number of TIP and TNT packets after `one` and before `other`.
     pub(crate) fn branches_between(&self, one: u64, other: u64) -> usize {
         let between = one + 1..other;
         self.packets.iter().filter(|(offset, packet)| between.contains(offset) && is_branch(packet)).count()
     }
 
-    /// Whether the last branch before `offset` is a TNT.
+    /// Returns true if the last branch before `offset` is a TNT.
     pub(crate) fn is_after_tnt(&self, offset: u64) -> bool {
         let last = self.before(offset).filter(|(_, packet)| is_branch(packet)).last();
         last.is_some_and(|(at, _)| self.is_tnt(*at))
@@ -158,7 +158,7 @@ impl Stream {
         matches!(self.at(offset), Some(Packet::TntShort(_) | Packet::TntLong(_)))
     }
 
-    /// The offset of the PSB whose PSB+ is not closed before `offset`.
+    /// Returns the offset of the PSB whose PSB+ is not closed before `offset`.
     pub(crate) fn open_psb(&self, offset: u64) -> Option<u64> {
         let last = |open, (at, packet): &(u64, Packet)| match packet {
             Packet::Psb => Some(*at),
@@ -197,7 +197,7 @@ impl Stream {
         matches!(self.at(offset), Some(Packet::Tip(_))) && self.before(offset).fold(false, waits)
     }
 
-    /// How many packets of the PSB+ that `offset` is in report state.
+    /// Returns the number of packets that report state in the PSB+ at `offset`.
     pub(crate) fn updates(&self, offset: u64) -> usize {
         let psb = self.before(offset + 1).filter(|(_, packet)| *packet == Packet::Psb).last();
         let next = self.packets.iter().skip_while(|(at, _)| Some(*at) != psb.map(|(psb, _)| *psb));
@@ -218,7 +218,7 @@ impl Stream {
             .count()
     }
 
-    /// Whether a packet before `offset` waits for its FUP or TIP.
+    /// Returns true if a packet before `offset` waits for its FUP or TIP.
     pub(crate) fn waits(&self, offset: u64) -> bool {
         let waits = |waits, (_, packet): &(u64, Packet)| match packet {
             Packet::Ptw(ptw) => waits || ptw.ip,
@@ -231,7 +231,7 @@ impl Stream {
         self.before(offset).fold(false, waits)
     }
 
-    /// Whether there is a TraceStop after the last branch before `offset`.
+    /// Returns true if there is a TraceStop after the last branch before `offset`.
     pub(crate) fn stopped(&self, offset: u64) -> bool {
         let stopped = |stopped, (_, packet): &(u64, Packet)| match packet {
             Packet::TraceStop => true,
@@ -245,12 +245,12 @@ impl Stream {
     }
 }
 
-/// Checks the order of packets by the manual alone.
+/// Checks the order of packets, by the manual alone.
 #[derive(Debug, Default)]
 struct Order {
-    /// Whether tracing is on; unknown before the first PSB+ and after an OVF.
+    /// Tracing is on; `None` before the first PSB+ and after an OVF.
     on: Option<bool>,
-    /// `Some` in a PSB+: whether it has a FUP.
+    /// `Some` in a PSB+: `true` if it has a FUP.
     psb: Option<bool>,
     /// A packet still needs its FUP.
     fup: bool,
@@ -263,7 +263,7 @@ struct Order {
 }
 
 impl Order {
-    /// Whether no processor sends `packet` here.
+    /// Returns true if no processor sends `packet` here.
     fn is_odd(&mut self, packet: &Packet) -> bool {
         use Packet::{
             Bep, Exstop, Fup, ModeExec, ModeTsx, Mwait, Ovf, Psb, PsbEnd, Ptw, Pwre, Pwrx, Tip, TipPgd,

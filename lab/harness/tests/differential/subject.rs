@@ -7,8 +7,8 @@ use pugmark_generator::{
 };
 use pugmark_harness::libipt;
 
-/// What the programs exercise. Topics that cut off the output are left out, because there the decoders end at different
-/// places.
+/// The subjects of the programs. Topics that cut off the output are excluded, because the decoders end at different
+/// places there.
 const TOPICS: [Topic; 7] =
     [Topic::Everything, Topic::Level, Topic::Cr3, Topic::Range, Topic::Stop, Topic::Overflow, Topic::Events];
 
@@ -34,7 +34,7 @@ impl Subject {
         Self { topic, run, program }
     }
 
-    /// The program's code, for both decoders.
+    /// Returns the program's code, for both decoders.
     pub(crate) fn code(&self) -> Code<'_> {
         let code = self.program.sections().iter().map(|code| (code.base, &code.bytes[..]));
         Code::new(&code.collect::<Vec<_>>())
@@ -56,7 +56,7 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// The bytes from `address` on.
+    /// Returns the bytes from `address` on.
     pub(crate) fn at(&self, address: u64) -> &'a [u8] {
         let here = |section: &Section<'a>| section.bytes.get(address.checked_sub(section.base)? as usize..);
         self.own.iter().find_map(here).unwrap_or_default()

@@ -14,7 +14,7 @@ use pugmark_harness::libipt;
 /// A change to the decoder's result at a random place.
 type Change = fn(&mut OwnResult, &Stream, &mut Rng);
 
-/// Changes, and how many of a hundred must be noticed. A change to what libipt would report too does not count.
+/// Changes, and the percentage that must be noticed. A change that libipt would report too does not count.
 const CHANGES: [(&str, u64, Change); 10] = [
     ("the error's offset is the next packet's", 90, |own, stream, _| {
         if let Some(error) = &mut own.error {
@@ -93,7 +93,7 @@ fn a_wrong_decode_is_not_explained() {
     }
 }
 
-/// Returns how many traces each change was made to, and in how many of them it was noticed; `None` without libipt.
+/// Returns the number of traces with each change, and the number in which it was noticed; `None` without libipt.
 fn noticed(reading: &Reading) -> Option<[(u64, u64); CHANGES.len()]> {
     let mut rng = Rng::with_seed(0x7065);
     let mut found = [(0, 0); CHANGES.len()];

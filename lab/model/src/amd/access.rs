@@ -13,7 +13,7 @@ use crate::branch::{DecodedInstruction, decode};
 use crate::instruction_cache::InstructionCache;
 use crate::{Context, ExecMode, Mapping, PhysMemory, Retired};
 
-/// The registers before an instruction, which give the addresses of its operands.
+/// The registers before an instruction, from which the addresses of its operands are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataRegisters {
     /// The general-purpose registers, by their number in an instruction: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 …
@@ -24,12 +24,12 @@ pub struct DataRegisters {
     pub gs_base: u64,
 }
 
-/// What kind of access it is.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AccessKind {
     pub(super) read: bool,
     pub(super) write: bool,
-    /// PREFETCH: it neither loads into a register nor stores.
+    /// PREFETCH, which neither loads into a register nor stores.
     pub(super) prefetch: bool,
     pub(super) locked: bool,
     /// In bytes; 0 if the size varies, and for a prefetch.
@@ -51,7 +51,7 @@ struct AccessForm {
     memory: UsedMemory,
 }
 
-/// What an instruction's bytes say about it.
+/// The properties of an instruction that follow from its bytes.
 #[derive(Clone, Copy)]
 pub(super) struct InstructionForm {
     pub(super) decoded: DecodedInstruction,
@@ -87,7 +87,7 @@ impl InstructionForms {
 }
 
 impl InstructionForm {
-    /// Returns the data access. If there are several accesses, it is the first one that loads, otherwise the first one.
+    /// Returns the data access. Of several accesses, it is the first one that loads, otherwise the first one.
     pub(super) fn access(&self) -> Option<AccessKind> {
         self.access.map(|form| form.access)
     }
@@ -127,7 +127,7 @@ fn access_form(
     Some(AccessForm { access, memory })
 }
 
-/// The access of an instruction; if there are several, the first one that loads, otherwise the first one.
+/// Returns the access of an instruction; of several, the first one that loads, otherwise the first one.
 fn accessed(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> Option<UsedMemory> {
     let info = factory.info_options(instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
     let mut all = info.used_memory().iter();
@@ -135,7 +135,7 @@ fn accessed(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> 
     Some(all.find(|memory| reads(memory.access())).copied().unwrap_or(first))
 }
 
-/// The operand of a prefetch, which iced-x86 does not treat as an access.
+/// Returns the operand of a prefetch, which iced-x86 does not treat as an access.
 fn operand(instruction: &Instruction) -> UsedMemory {
     let relative = instruction.is_ip_rel_memory_operand();
     UsedMemory::new(
@@ -165,7 +165,7 @@ const fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// The value of a register in an address; the bases of segments other than FS and GS are 0.
+/// Returns the value of a register in an address; the bases of segments other than FS and GS are 0.
 fn value(register: Register, registers: &DataRegisters) -> Option<u64> {
     Some(match register {
         Register::FS => registers.fs_base,

@@ -1,8 +1,8 @@
 //! The last branches, in registers: the Last Branch Record Stack (LBR), or branch sampling.
 //!
-//! Assumptions where the manual leaves it open: interrupts and exceptions are far branches; if an overflow freezes the
-//! stack, the branch that caused the overflow is still recorded; branch sampling records every control transfer, as the
-//! event does that it samples.
+//! Assumptions where the manual is unclear: interrupts and exceptions are far branches; if an overflow freezes the
+//! stack, the branch that caused the overflow is still recorded; branch sampling records every control transfer, as
+//! does the event that it samples.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Debug-Extension-Control MSR (DebugExtnCtl)", "Last Branch
 //! Stack Registers", "Last Branch Record Stack"; for branch sampling PPR for AMD Family 19h Model 01h, as described by
@@ -19,7 +19,7 @@ use crate::branch::InstructionKind;
 pub(super) struct BranchTransfer {
     pub(super) from: u64,
     pub(super) to: u64,
-    /// The privilege level that it leads to.
+    /// The privilege level of the target.
     pub(super) to_cpl: u8,
     pub(super) kind: InstructionKind,
     pub(super) mispredicted: bool,
@@ -33,9 +33,9 @@ pub(super) struct LastBranches {
     /// LastBranchStackSelect.
     select: u64,
     entries: [RecordedBranch; LAST_BRANCHES],
-    /// Branch sampling: whether an overflow has started it, so that its interrupt is held back.
+    /// Branch sampling: an overflow has started it, so its interrupt is held back.
     holds_interrupt: bool,
-    /// Erratum 1452: how many branches are recorded until an entry without one; `None`: there are no such entries.
+    /// Erratum 1452: branches to record before the next entry without one; `None`: there are no such entries.
     until_no_branch: Option<u32>,
 }
 
@@ -92,7 +92,7 @@ impl LastBranches {
         }
     }
 
-    /// Writes one of the registers. Returns whether an interrupt that was held back is raised now.
+    /// Writes one of the registers. Returns whether a held-back interrupt is raised now.
     pub(super) fn write(
         &mut self,
         number: u32,
@@ -127,7 +127,7 @@ impl LastBranches {
         Ok(off && core::mem::take(&mut self.holds_interrupt))
     }
 
-    /// Whether recording is on.
+    /// Returns true if recording is on.
     pub(super) const fn is_on(&self) -> bool {
         self.control & self.enable() != 0
     }
@@ -140,7 +140,7 @@ impl LastBranches {
         }
     }
 
-    /// A counter that interrupts has overflowed. Returns whether branch sampling holds the interrupt back.
+    /// Handles the overflow of a counter that interrupts. Returns whether branch sampling holds the interrupt back.
     pub(super) fn overflow(&mut self, counter: u32) -> bool {
         let samples = self.records == Some(LastBranchKind::Sampling) && self.is_on();
         if samples && !self.holds_interrupt {
@@ -150,7 +150,7 @@ impl LastBranches {
         samples
     }
 
-    /// A control transfer retired. `frozen`: the stack is frozen. Returns whether an interrupt that was held back is
+    /// Records a control transfer that retired. `frozen`: the stack is frozen. Returns whether a held-back interrupt is
     /// raised now.
     pub(super) fn transfer(&mut self, transfer: &BranchTransfer, frozen: bool) -> bool {
         match self.records {
@@ -184,7 +184,7 @@ impl LastBranches {
         self.push_no_branch(transfer);
     }
 
-    /// Adds an entry that is no branch, where erratum 1452 has one.
+    /// Adds an entry without a branch at the places of erratum 1452.
     fn push_no_branch(&mut self, transfer: &BranchTransfer) {
         let Some(left) = &mut self.until_no_branch else { return };
         *left -= 1;
@@ -210,7 +210,7 @@ impl LastBranches {
     }
 }
 
-/// The bit of LastBranchStackSelect that leaves out branches of a kind.
+/// Returns the bit of LastBranchStackSelect that excludes branches of a kind.
 const fn suppressed_by(kind: InstructionKind) -> u64 {
     match kind {
         InstructionKind::Conditional => lbr::JCC,

@@ -1,7 +1,7 @@
 //! A simple model of the caches and translation buffers: direct-mapped, by linear address, without speculation. A page
 //! larger than 4 KiB needs a translation for each 4 KiB.
 //!
-//! Software sees the caches by misses and latencies only. The manuals do not define how large the caches must be; here
+//! Software sees the caches only through misses and latencies. The manuals do not define the sizes of the caches; here
 //! they are small, so that short programs miss.
 
 /// Bytes of a cache line.
@@ -32,7 +32,7 @@ pub(super) struct CacheOutcome {
 }
 
 impl CacheOutcome {
-    /// Cycles for which the access stalls.
+    /// Returns the cycles for which the access stalls.
     pub(super) const fn stall(&self) -> u32 {
         self.miss_cycles + self.refill_cycles
     }
@@ -45,7 +45,7 @@ pub(super) enum CacheSide {
     Data,
 }
 
-/// Lines, or translations, by number.
+/// Lines or translations, by number.
 #[derive(Debug)]
 struct CacheLevel<const N: usize> {
     /// The number that is held, plus one; 0 if the slot is empty.
@@ -55,7 +55,7 @@ struct CacheLevel<const N: usize> {
 impl<const N: usize> CacheLevel<N> {
     const EMPTY: Self = Self { held: [0; N] };
 
-    /// Looks `number` up and stores it. Returns whether it was missing.
+    /// Looks up and inserts `number`. Returns whether it was missing.
     fn missed(&mut self, number: u64) -> bool {
         core::mem::replace(&mut self.held[number as usize % N], number + 1) != number + 1
     }
@@ -93,7 +93,7 @@ impl Caches {
             found.missed_l2 = self.l2.missed(line);
             found.missed_l3 = found.missed_l2 && (!self.has_l3 || self.l3.missed(line));
             found.miss_cycles = match found {
-                // The varying part models rows of memory that are open or not.
+                // The varying part models open and closed rows of DRAM.
                 CacheOutcome { missed_l3: true, .. } => DRAM_CYCLES + 4 * (line >> 3 & 0x3f) as u32,
                 CacheOutcome { missed_l2: true, .. } => L3_CYCLES,
                 _ => L2_CYCLES,
@@ -102,7 +102,7 @@ impl Caches {
         found
     }
 
-    /// Accesses `address`, which is not cached: all caches miss, and they do not keep the line.
+    /// Accesses `address`, which is uncacheable: all caches miss, and none keeps the line.
     pub(super) fn access_uncached(&mut self, side: CacheSide, address: u64) -> CacheOutcome {
         CacheOutcome {
             missed_l1: true,
@@ -139,13 +139,13 @@ mod tests {
         assert_eq!(data(&mut caches, 0x1000), (true, true, true, 212));
         assert_eq!(data(&mut caches, 0x103f), (false, false, false, 0));
         assert_eq!(data(&mut caches, 0x1040), (true, true, true, 212));
-        // This address has the same slot of level 1: level 2 still has the old line afterwards.
+        // This address maps to the same slot of level 1: level 2 still has the old line afterwards.
         assert!(data(&mut caches, 0x1000 + 128 * 64).0);
         assert_eq!(data(&mut caches, 0x1000), (true, false, false, 12));
-        // This address has the same slot of level 2.
+        // This address maps to the same slot of level 2.
         assert!(data(&mut caches, 0x1000 + 512 * 64).0);
         assert_eq!(data(&mut caches, 0x1000), (true, true, false, 40));
-        // Instructions have a level 1 of their own.
+        // Instructions have a separate level 1.
         assert_eq!(caches.access(CacheSide::Instruction, 0x1000).miss_cycles, 12);
     }
 

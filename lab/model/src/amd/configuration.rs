@@ -1,5 +1,5 @@
-//! Registers that configure the processor beyond its counters, and say how fast its clock is. Software finds them on
-//! every processor of a family; here they only keep what is written.
+//! Registers that configure the processor beyond its counters, and report its clock frequency. Software finds them on
+//! every processor of a family; here they only hold the written value.
 //!
 //! Source: APM vol. 2, MSR Cross-Reference; BIOS and Kernel Developer's Guides for families 0Fh, 10h and 15h, and
 //! Processor Programming References for families 17h, 19h and 1Ah, "MSRs - MSRC001_0xxx" and "MSRs - MSRC001_1xxx".
@@ -9,15 +9,15 @@ use crate::GeneralProtection;
 
 /// HWCR.TscFreqSel, read-only: the TSC counts at the frequency of P-state 0. From family 10h on.
 const TSC_FREQ_SEL: u64 = 1 << 24;
-/// SYSCFG.MtrrVarDramEn: TOP_MEM says where memory ends.
+/// SYSCFG.MtrrVarDramEn: TOP_MEM is the end of memory.
 const MTRR_VAR_DRAM_EN: u64 = 1 << 20;
 /// PStateDef.PstateEn.
 const PSTATE_EN: u64 = 1 << 63;
 
-/// A register of some families.
+/// A register that some families have.
 struct ConfigurationRegister {
     number: u32,
-    /// The first and the last family that has it.
+    /// The first and the last family with the register.
     families: (u32, u32),
     /// The value after firmware has run.
     reset: u64,
@@ -37,7 +37,7 @@ const fn plain(number: u32, families: (u32, u32), reset: u64) -> ConfigurationRe
 const COUNT: usize = 16;
 
 static REGISTERS: [ConfigurationRegister; COUNT] = [
-    // SYSCFG; TOP_MEM, below which memory is: where devices' memory begins; TOP_MEM2.
+    // SYSCFG; TOP_MEM, the end of memory and start of devices' memory; TOP_MEM2.
     plain(0xc001_0010, ANY, MTRR_VAR_DRAM_EN),
     plain(0xc001_001a, ANY, 0xc000_0000),
     plain(0xc001_001d, ANY, 0),
@@ -60,7 +60,7 @@ static REGISTERS: [ConfigurationRegister; COUNT] = [
     plain(0xc001_1021, FROM_10H, 0),
     plain(0xc001_1029, FROM_10H, 1 << 1),
     plain(0xc001_102a, (0x10, 0x16), 0),
-    // BP_CFG; LS_CFG2, of which Linux calls a bit of Zen 2's the spectral chicken.
+    // BP_CFG; LS_CFG2, one bit of which Linux calls the spectral chicken on Zen 2.
     plain(0xc001_102e, FROM_17H, 0),
     plain(0xc001_10e3, FROM_17H, 0),
     // P-state control.
@@ -108,7 +108,7 @@ impl ConfigurationRegisters {
         register.or_else(|| self.clock(number)).ok_or(GeneralProtection)
     }
 
-    /// The registers that say how fast the clock is are read-only here: there is one P-state.
+    /// Writes a register. Those that report the clock frequency are read-only here: there is one P-state.
     pub(super) fn write(&mut self, number: u32, value: u64) -> Result<(), GeneralProtection> {
         let index = self.index(number).ok_or(GeneralProtection)?;
         let writable = REGISTERS[index].writable;
@@ -116,7 +116,7 @@ impl ConfigurationRegisters {
         Ok(())
     }
 
-    /// Returns the value of a register that tells the frequency of the only P-state.
+    /// Returns the value of a register that reports the frequency of the only P-state.
     fn clock(&self, number: u32) -> Option<u64> {
         let mhz = u64::from(self.tsc_mhz);
         match (number, self.family) {
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(registers.read(0xc001_0015), Ok(1 << 30 | 1 << 24));
     }
 
-    /// BKDG for family 10h, "CoreCOF"; PPR for family 17h model 31h and for family 1Ah, "P-state Definition".
+    /// Checks BKDG for family 10h, "CoreCOF"; PPR for family 17h model 31h and for family 1Ah, "P-state Definition".
     #[test]
     fn p_state_0_is_as_fast_as_the_tsc() {
         for profile in AmdProfile::all() {

@@ -15,10 +15,10 @@ const LEGACY_COUNTERS: u32 = 4;
 /// The width of a counter in bits.
 const WIDTH: u32 = 48;
 const VALUE_MASK: u64 = (1 << WIDTH) - 1;
-/// From how many cycles before its overflow a counter of cycles is read instead of stepped. An overflow is noticed some
-/// milliseconds late then; sampling by cycles has periods of some hundred thousand.
+/// Distance from its overflow at which a counter of cycles is read instead of stepped. Such an overflow is noticed some
+/// milliseconds late; sampling by cycles has periods of some hundred thousand.
 const FAR: u64 = 1 << 26;
-/// The most events that are counted in one cycle.
+/// Maximum number of events that are counted in one cycle.
 const MAX_EVENTS_IN_A_CYCLE: u64 = 32;
 
 /// A set of counters, one bit each.
@@ -29,9 +29,9 @@ pub(super) struct AmdCounters {
     profile: &'static AmdProfile,
     select: [u64; MAX_COUNTERS],
     value: [u64; MAX_COUNTERS],
-    /// The event that each counter is to count, if any.
+    /// The event of each counter, if any.
     event: [Option<&'static AmdEvent>; MAX_COUNTERS],
-    /// Whether the counter's condition was true in the last cycle.
+    /// The counter's condition was true in the last cycle.
     asserted: [bool; MAX_COUNTERS],
     /// PerfCntGlobalCtl.
     global: CounterSet,
@@ -43,13 +43,13 @@ pub(super) struct AmdCounters {
     svme: bool,
     /// The counters that can count at some privilege level, by all of the above.
     counting: CounterSet,
-    /// Those of them that count cycles at all privilege levels.
+    /// Of these counters, those that count cycles at all privilege levels.
     timed: CounterSet,
     /// The counters that were far from their overflow when they were written or overflowed.
     far: CounterSet,
-    /// The TSC up to which they have counted cycles.
+    /// The TSC up to which the counters have counted cycles.
     time: u64,
-    /// Whether one of these counters needs the data accesses of instructions.
+    /// One of these counters needs the data accesses of instructions.
     wants_data: bool,
 }
 
@@ -164,7 +164,7 @@ impl AmdCounters {
         Ok(())
     }
 
-    /// The counters to which a write of `number` gives a new value or a new event.
+    /// Returns the counters to which a write of `number` gives a new value or a new event.
     pub(super) fn counters_written_by(&self, number: u32) -> CounterSet {
         match self.register(number) {
             Some(AmdCounterRegister::Select(index) | AmdCounterRegister::Value(index)) => 1 << index,
@@ -172,7 +172,7 @@ impl AmdCounters {
         }
     }
 
-    /// If `msr` selects an event that is not modelled, for a counter that is enabled: its event select and unit mask.
+    /// Returns the event select and unit mask if `msr` selects an event that is not modelled, for an enabled counter.
     pub(super) fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
         let Some(AmdCounterRegister::Select(index)) = self.register(msr) else { return None };
         let select = self.select[index];
@@ -195,19 +195,19 @@ impl AmdCounters {
         self.profile.events.iter().find(|event| event.select == evtsel::event(select))
     }
 
-    /// The counters that can count at some privilege level.
+    /// Returns the counters that can count at some privilege level.
     pub(super) const fn counting(&self) -> CounterSet {
         self.counting
     }
 
     /// Returns whether a counter must see each instruction. A counter of cycles at all privilege levels that is far
-    /// from its overflow need not: [`Self::pass_time`] counts what passed meanwhile. When it overflows then, the
-    /// interrupt comes late.
+    /// from its overflow need not: [`Self::pass_time`] counts the cycles that passed meanwhile. If it overflows then,
+    /// the interrupt is late.
     pub(super) const fn need_each_instruction(&self) -> bool {
         self.counting & !(self.timed & self.far) != 0
     }
 
-    /// Begins to count cycles at this time.
+    /// Starts to count cycles at this time.
     pub(super) const fn begin_time(&mut self, tsc: u64) {
         self.time = tsc;
     }
@@ -228,12 +228,12 @@ impl AmdCounters {
         interrupts
     }
 
-    /// Whether one of the counters needs the data accesses of instructions.
+    /// Returns true if one of the counters needs the data accesses of instructions.
     pub(super) const fn wants_data(&self) -> bool {
         self.wants_data
     }
 
-    /// Finds which counters count, after a register has changed.
+    /// Updates the sets of active counters after a change of a register.
     fn update_counting(&mut self) {
         (self.counting, self.timed, self.wants_data) = (0, 0, false);
         if self.status & global_status::PMC_FROZEN != 0 {
@@ -254,12 +254,12 @@ impl AmdCounters {
         }
     }
 
-    /// Whether an overflow has frozen the last branches.
+    /// Returns true if an overflow has frozen the last branches.
     pub(super) const fn freezes_branches(&self) -> bool {
         self.status & global_status::LBR_FROZEN != 0
     }
 
-    /// Applies HG_ONLY: with either bit a counter counts only while SVM is on, and what runs then is the host.
+    /// Applies HG_ONLY: with either bit a counter counts only while SVM is on, and the host is what runs then.
     fn counts_here(&self, select: u64) -> bool {
         match select & (evtsel::HOST_ONLY | evtsel::GUEST_ONLY) {
             0 => true,
@@ -282,8 +282,8 @@ impl AmdCounters {
         self.count(!0, cpl, |event, unit_mask| (event.in_delivery(unit_mask, kind, as_instruction), 0, 0))
     }
 
-    /// `events` returns the number of events in the first cycle, in each further cycle, and the number of further
-    /// cycles.
+    /// Counts events; `events` returns the number of events in the first cycle, in each further cycle, and the number
+    /// of further cycles.
     fn count(
         &mut self,
         set: CounterSet,
@@ -321,7 +321,7 @@ impl AmdCounters {
         CounterSet::from(self.select[index] & evtsel::INT != 0) << index
     }
 
-    /// Freezes what DebugCtl says, because of an overflow.
+    /// Applies the freezes that DebugCtl selects, because of an overflow.
     fn freeze(&mut self) {
         for (by, what) in [
             (debug_ctl::FREEZE_LBR, global_status::LBR_FROZEN),
@@ -332,7 +332,7 @@ impl AmdCounters {
         self.update_counting();
     }
 
-    /// What a counter adds for a cycle with `first` events and `further` cycles with `then` events each.
+    /// Returns the increment for a cycle with `first` events and `further` cycles with `then` events each.
     fn increment(&mut self, index: usize, first: u64, then: u64, further: u32) -> u64 {
         let select = self.select[index];
         let mask = u64::from(evtsel::cnt_mask(select));
@@ -340,7 +340,7 @@ impl AmdCounters {
         if mask == 0 && !edge {
             return first.min(MAX_EVENTS_IN_A_CYCLE) + then.min(MAX_EVENTS_IN_A_CYCLE) * u64::from(further);
         }
-        // With EDGE alone, the condition is that there is an event at all.
+        // With EDGE alone, the condition is that there is any event.
         let condition = |events: u64| match mask {
             0 => events != 0,
             _ if select & evtsel::INV != 0 => events < mask,

@@ -1,13 +1,13 @@
-//! The answers of the profile's processor to CPUID.
+//! The CPUID results of the profile's processor.
 //!
 //! Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction.
 
 use super::{AmdProfile, LastBranchKind};
 use crate::CpuidResult;
 
-/// Lays the profile's leaves over `hardware`, which is what the physical processor reports for the same leaf. Whatever
-/// does not concern counters, sampling or identity stays as in `hardware`, except for what an AMD processor of that
-/// family does not have.
+/// Returns the profile's leaves over `hardware`, the result of the physical processor for the same leaf. Everything
+/// unrelated to counters, sampling or identity stays as in `hardware`, except features that an AMD processor of that
+/// family lacks.
 pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     match leaf {
         0 => vendor(profile.highest_leaf),
@@ -18,7 +18,7 @@ pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: C
         2..=0x3fff_ffff => CpuidResult::default(),
         0x8000_0000 => vendor(profile.highest_extended_leaf),
         0x8000_0001 => extended_features(profile, hardware),
-        // The name that the physical processor reports is not this processor's.
+        // The name of the physical processor is not this processor's.
         0x8000_0002..=0x8000_0004 => CpuidResult::default(),
         0x8000_0005 | 0x8000_0006 => {
             let [eax, ebx, ecx, edx] = profile.caches[leaf as usize - 0x8000_0005];

@@ -7,7 +7,7 @@ use super::execution::Execution;
 use crate::DeliveryKind;
 use crate::branch::InstructionKind;
 
-/// Something that can be counted.
+/// An event that can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Core clock cycles.
@@ -22,7 +22,7 @@ pub(super) enum Event {
     NearReturns,
     MispredictedNearReturns,
     ConditionalBranches,
-    /// Interrupts that are taken, including NMIs.
+    /// Interrupts that are delivered, including NMIs.
     Interrupts,
     Loads,
     Stores,
@@ -38,7 +38,7 @@ pub(super) enum Event {
     FetchMisses,
 }
 
-/// How an event's unit mask selects what is counted.
+/// The selection of events by an event's unit mask.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UnitMasks {
     /// The unit mask is ignored.
@@ -47,7 +47,7 @@ pub(super) enum UnitMasks {
     Bits(&'static [(u8, Event)]),
 }
 
-/// An event-select value and what it counts.
+/// An event-select value and its event.
 #[derive(Clone, Copy, Debug)]
 pub struct AmdEvent {
     pub(super) select: u16,
@@ -123,7 +123,7 @@ pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
     without_unit_masks(0x0c8, Event::NearReturns),
     without_unit_masks(0x0c9, Event::MispredictedNearReturns),
     without_unit_masks(0x0d1, Event::ConditionalBranches),
-    // IcTagHitMiss: 07h selects hits, 18h misses. Here only the lowest bit of each counts.
+    // IcTagHitMiss: 07h selects hits, 18h misses. Here only the lowest bit of each is used.
     AmdEvent {
         select: 0x18e,
         units: UnitMasks::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]),
@@ -132,28 +132,28 @@ pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
 ];
 
 impl AmdEvent {
-    /// Returns whether it counts cycles.
+    /// Returns whether the event counts cycles.
     pub(super) const fn is_cycles(&self) -> bool {
         matches!(self.units, UnitMasks::Ignored(Event::Cycles))
     }
 
-    /// The number of events in the first cycle of an instruction, of those that `unit_mask` selects.
+    /// Returns the number of selected events in the first cycle of an instruction.
     pub(super) fn in_first_cycle(&self, unit_mask: u8, execution: &Execution) -> u64 {
         self.sum(unit_mask, |event| event.in_instruction(execution))
     }
 
-    /// The number of events in each further cycle.
+    /// Returns the number of events in each further cycle.
     pub(super) fn in_stall_cycle(&self, unit_mask: u8) -> u64 {
         self.sum(unit_mask, |event| u64::from(event == Event::Cycles))
     }
 
-    /// The number of events in the delivery of an interrupt or exception. `as_instruction`: the processor counts the
-    /// delivery as an instruction.
+    /// Returns the number of events in the delivery of an interrupt or exception. `as_instruction`: the processor
+    /// counts the delivery as an instruction.
     pub(super) fn in_delivery(&self, unit_mask: u8, kind: DeliveryKind, as_instruction: bool) -> u64 {
         self.sum(unit_mask, |event| event.in_delivery(kind, as_instruction))
     }
 
-    /// Whether the event can be counted only if data accesses are known.
+    /// Returns true if the event can be counted only with data accesses.
     pub(super) fn wants_data(&self, unit_mask: u8) -> bool {
         self.sum(unit_mask, |event| u64::from(event.is_of_data())) != 0
     }
@@ -182,8 +182,8 @@ impl Event {
         )
     }
 
-    /// The delivery of an interrupt or exception changes control flow: it counts as a branch, a taken branch and a far
-    /// transfer.
+    /// Counts the delivery of an interrupt or exception, a change of control flow, as a branch, a taken branch and a
+    /// far transfer.
     fn in_delivery(self, kind: DeliveryKind, as_instruction: bool) -> u64 {
         u64::from(match self {
             Self::Cycles | Self::Branches | Self::TakenBranches | Self::FarTransfers => true,

@@ -1,4 +1,4 @@
-//! What the model knows of an instruction that retired.
+//! The model's view of an instruction that retired.
 
 use super::access::{AccessKind, DataAddress};
 use super::caches::{CacheOutcome, CacheSide, Caches};
@@ -9,21 +9,21 @@ use crate::{Mapping, PhysMemory, Retired};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Execution {
     pub(super) ip: u64,
-    /// Where execution continued.
+    /// The next address.
     pub(super) next: u64,
     pub(super) cpl: u8,
     pub(super) decoded: DecodedInstruction,
-    /// Whether execution continued elsewhere than at the next instruction.
+    /// Execution continued elsewhere than at the next instruction in memory.
     pub(super) taken: bool,
-    /// Whether it is a branch that did not go where it was predicted to go.
+    /// The instruction is a mispredicted branch.
     pub(super) mispredicted: bool,
-    /// How many ops the instruction has, at least one.
+    /// Number of ops, at least one.
     pub(super) ops: u32,
-    /// Whether its ops come from the microcode.
+    /// The ops come from the microcode.
     pub(super) microcoded: bool,
-    /// The fetches that it needed.
+    /// The fetches that the instruction needed.
     pub(super) fetches: [Option<Fetch>; 2],
-    /// Its data access, if it has one and the registers were given.
+    /// The data access, if there is one and the registers were set.
     pub(super) data: Option<DataAccess>,
 }
 
@@ -46,12 +46,12 @@ pub(super) struct DataAccess {
 }
 
 impl Execution {
-    /// The fetches that the instruction needed.
+    /// Iterates over the fetches that the instruction needed.
     pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetch> {
         self.fetches.iter().flatten()
     }
 
-    /// Cycles that the instruction takes in addition to the first one.
+    /// Returns the cycles that the instruction takes in addition to the first one.
     pub(super) fn stall(&self) -> u32 {
         let fetch: u32 = self.fetches().map(|fetch| fetch.found.stall()).sum();
         // A store does not stall.
@@ -60,13 +60,13 @@ impl Execution {
     }
 }
 
-/// Cycles that a mispredicted branch costs.
+/// The cost in cycles of a mispredicted branch.
 const MISPREDICTION_CYCLES: u32 = 15;
 
 /// The number of ops of a microcoded instruction.
 const MICROCODED_OPS: u32 = 8;
 
-/// Returns how many ops an instruction of this kind has, and whether it is microcoded.
+/// Returns the number of ops of an instruction of this kind, and whether it is microcoded.
 ///
 /// The manuals do not list this. Near calls and returns, and instructions that both load and store, have two ops here.
 pub(super) fn ops(kind: InstructionKind, access: Option<AccessKind>) -> (u32, bool) {
@@ -87,14 +87,14 @@ pub(super) fn ops(kind: InstructionKind, access: Option<AccessKind>) -> (u32, bo
 /// The fetching of code, in blocks.
 #[derive(Debug)]
 pub(super) struct Fetcher {
-    /// The bytes of a block, as a power of two.
+    /// The size of a block in bytes, as a power of two.
     size_log2: u32,
     /// The block fetched last; `None` if the next instruction needs a new fetch in any case.
     last: Option<u64>,
 }
 
 impl Fetcher {
-    /// Fetches blocks of `bytes` bytes, a power of two.
+    /// Returns a fetcher of blocks of `bytes` bytes, a power of two.
     pub(super) const fn new(bytes: u64) -> Self {
         Self { size_log2: bytes.trailing_zeros(), last: None }
     }
@@ -130,7 +130,7 @@ impl Fetcher {
         fetches
     }
 
-    /// An interrupt or exception replaces the next instruction: returns the fetch that is aborted.
+    /// Returns the fetch that is aborted when an interrupt or exception replaces the next instruction.
     pub(super) fn abort(&mut self, address: u64) -> Fetch {
         self.last = None;
         Fetch { address, found: CacheOutcome::default(), mapping: None, completed: false }

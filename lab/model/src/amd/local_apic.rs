@@ -1,4 +1,4 @@
-//! The entries of the local vector table through which counters and IBS interrupt, and the interrupts on their way.
+//! The entries of the local vector table through which counters and IBS interrupt, and the interrupts in flight.
 //!
 //! Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Local APIC
 //! Registers", "Local Interrupts" and "Extended Interrupts"; BKDG
@@ -40,17 +40,17 @@ const FIRST_VECTOR: u8 = 16;
 
 /// The number of extended entries of the largest processor.
 const MAX_EXTENDED: usize = 4;
-/// The most interrupts that can be on their way at once; further ones merge with them.
+/// Maximum number of in-flight interrupts; further ones merge with them.
 const MAX_ON_THE_WAY: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct LocalApic {
     counters: u32,
     extended: [u32; MAX_EXTENDED],
-    /// How many extended entries exist.
+    /// Number of extended entries.
     present: usize,
     skid: u32,
-    /// Interrupts on their way, each with the number of instructions until it arrives.
+    /// In-flight interrupts, each with the number of instructions before it arrives.
     waiting: [Option<(LvtEntry, u32)>; MAX_ON_THE_WAY],
     nmi: bool,
     vectors: [Option<u8>; 2],
@@ -69,7 +69,7 @@ impl LocalApic {
         }
     }
 
-    /// Whether the register at `offset` of the page is modelled here.
+    /// Returns true if the register at `offset` of the page is modelled here.
     pub(super) fn owns(&self, offset: u32) -> bool {
         match offset {
             LVT_PC => true,
@@ -95,8 +95,8 @@ impl LocalApic {
         }
     }
 
-    /// Returns what a register that is not modelled here shows when the physical local APIC shows `value`: the version
-    /// register reports whether there is an extended space.
+    /// Returns the value of a register that is not modelled here if the physical local APIC's value is `value`: the
+    /// version register reports whether there is an extended space.
     pub(super) fn adjust(&self, offset: u32, value: u32) -> u32 {
         const EXTENDED_SPACE: u32 = 1 << 31;
         if offset == VERSION && self.present != 0 { value | EXTENDED_SPACE } else { value }
@@ -110,7 +110,7 @@ impl LocalApic {
         self.vectors = [None; 2];
     }
 
-    /// Sends an interrupt on its way. If there are too many already, it merges with them.
+    /// Puts an interrupt in flight. If there are too many already, it merges with them.
     pub(super) fn signal(&mut self, entry: LvtEntry) {
         if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
             *free = Some((entry, self.skid));
@@ -121,13 +121,13 @@ impl LocalApic {
         self.waiting.iter().any(Option::is_some)
     }
 
-    /// How many instructions retire until the next interrupt arrives, including the one at which it arrives.
+    /// Returns the number of instructions to retire, including the one at which the next interrupt arrives.
     pub(super) fn instructions_until_interrupt(&self) -> u32 {
         let left = self.waiting.iter().flatten().map(|(_, left)| left.saturating_add(1));
         left.min().unwrap_or(u32::MAX)
     }
 
-    /// An instruction retired: interrupts come one instruction closer.
+    /// Counts an instruction that retired: each in-flight interrupt is one instruction closer.
     pub(super) fn instruction_retired(&mut self, violations: &mut AmdViolations) {
         for index in 0..MAX_ON_THE_WAY {
             match self.waiting[index] {
@@ -141,7 +141,7 @@ impl LocalApic {
         }
     }
 
-    /// Lets all interrupts arrive that are on their way, because the processor stops executing.
+    /// Delivers all in-flight interrupts, because the processor stops executing.
     pub(super) fn deliver_all(&mut self, violations: &mut AmdViolations) {
         for index in 0..MAX_ON_THE_WAY {
             if let Some((entry, _)) = self.waiting[index].take() {
@@ -150,7 +150,7 @@ impl LocalApic {
         }
     }
 
-    /// Delivers an interrupt as its entry says. The entry is unchanged: an AMD processor does not mask it.
+    /// Delivers an interrupt as its entry selects. The entry is unchanged: an AMD processor does not mask it.
     fn deliver_to(&mut self, entry: LvtEntry, violations: &mut AmdViolations) {
         let lvt = match entry {
             LvtEntry::Counters => self.counters,
@@ -182,7 +182,7 @@ impl LocalApic {
         self.vectors.iter_mut().find_map(Option::take).map(Pmi::Fixed)
     }
 
-    /// Whether there is an extended entry with that number.
+    /// Returns true if there is an extended entry with that number.
     pub(super) fn has_extended(&self, index: usize) -> bool {
         index < self.present
     }

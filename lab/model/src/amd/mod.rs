@@ -1,10 +1,9 @@
 //! AMD's processors: core performance counters, Instruction-Based Sampling (IBS), and the last branches.
 //!
-//! [`AmdProcessor`] is one logical processor. A WRMSR goes to the unit that owns the MSR, and the rule that makes it
-//! fault is in that unit: `counters.rs`, `ibs/fetch.rs`, `ibs/op.rs` or `branches.rs`. IBS_CTL and NB_CFG do not belong
-//! to a unit and have their rules in `processor.rs`. The local APIC's registers are in `local_apic.rs`, the
-//! northbridge, which processors share, in `northbridge.rs`. Which of these parts a processor has is data, in
-//! `profile/table.rs`.
+//! [`AmdProcessor`] is one logical processor. A WRMSR goes to the unit that owns the MSR, and the rule for its faults
+//! is in that unit: `counters.rs`, `ibs/fetch.rs`, `ibs/op.rs` or `branches.rs`. IBS_CTL and NB_CFG belong to no unit
+//! and have their rules in `processor.rs`. The local APIC's registers are in `local_apic.rs`, the northbridge, which
+//! processors share, in `northbridge.rs`. Each processor's set of these parts is data, in `profile/table.rs`.
 //!
 //! Written from AMD's manuals and not from the driver: the AMD64 Architecture Programmer's Manual (APM), the BIOS and
 //! Kernel Developer's Guides (BKDG), the Processor Programming References (PPR), the Revision Guides.

@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::AmdProfile;
 
-/// The northbridge that the processors of one node share. If the profile has none, it does not answer to any access.
+/// The northbridge that the processors of one node share. If the profile has none, no access is answered.
 ///
 /// It is device 18h of bus 0, with five functions.
 #[derive(Debug)]
 pub struct Northbridge {
-    /// Device ID of its first function.
+    /// Device ID of the first function.
     id: Option<u16>,
     /// IOCF8.
     address: AtomicU32,
@@ -42,7 +42,7 @@ const CONFIG_EN: u32 = 1 << 31;
 const ENABLE_CF8_EXT_CFG: u64 = 1 << 46;
 
 impl Northbridge {
-    /// The northbridge of a machine without one: it does not answer to any access.
+    /// Returns the northbridge of a machine without one, which answers no access.
     pub const fn absent() -> Self {
         Self {
             id: None,
@@ -52,18 +52,18 @@ impl Northbridge {
         }
     }
 
-    /// Whether it answers to accesses.
+    /// Returns true if the northbridge answers accesses.
     pub const fn is_present(&self) -> bool {
         self.id.is_some()
     }
 
-    /// The northbridge after reset. Firmware did not write F3x1CC, as on most boards of the time.
+    /// Returns the northbridge after reset. Firmware did not write F3x1CC, as on most boards of the time.
     pub const fn new(profile: &AmdProfile) -> Self {
         Self { id: profile.northbridge, ..Self::absent() }
     }
 
     /// Executes OUT of `bytes` bytes to a configuration port. Returns `false` if the access is not for this device
-    /// alone, so that others must see it too. A write of the address is noted, but it always concerns other devices as
+    /// alone, so that others must see it too. A write of the address is recorded, but always concerns other devices as
     /// well.
     pub fn port_write(&self, port: u16, bytes: u32, value: u32) -> bool {
         if port == ADDRESS_PORT && bytes == 4 {
@@ -93,7 +93,7 @@ impl Northbridge {
         Some(whole >> (8 * u32::from(port & 3)) & width_mask(bytes))
     }
 
-    /// The function and register that an access to `port` reaches, if they are this device's.
+    /// Returns the function and register that an access to `port` addresses, if they are this device's.
     fn target(&self, port: u16) -> Option<(u32, u32)> {
         self.id?;
         let address = self.address.load(Relaxed);
@@ -112,7 +112,7 @@ impl Northbridge {
         Some((function, high << 8 | address & 0xfc))
     }
 
-    /// NB_CFG1; `None` if there is no such MSR.
+    /// Returns NB_CFG1; `None` if there is no such MSR.
     pub(super) fn configuration(&self) -> Option<u64> {
         self.id.map(|_| self.configuration.load(Relaxed))
     }
@@ -121,7 +121,7 @@ impl Northbridge {
         self.configuration.store(value, Relaxed);
     }
 
-    /// The value of F3x1CC that IBS_CTL shows; `None` if there is no such register.
+    /// Returns the value of F3x1CC that IBS_CTL shows; `None` if there is no such register.
     pub(super) fn ibs_control(&self) -> Option<u64> {
         self.id.map(|_| self.ibs.load(Relaxed).into())
     }

@@ -20,8 +20,8 @@ use crate::{
 
 /// One logical processor's counters, Instruction-Based Sampling, and last branches.
 ///
-/// Time is simple: an instruction takes a cycle, and more if something misses; [`AmdSettings`] does not change how
-/// many. There is no speculation: each dispatched op retires, except those of an instruction that faults.
+/// Timing is simple: an instruction takes a cycle, and more after misses, regardless of [`AmdSettings`]. There is no
+/// speculation: each dispatched op retires, except those of an instruction that faults.
 ///
 /// Not modelled: SVM beyond EFER.SVME, SMM, write-combining memory, the memory types of code, the op cache, fused
 /// branches.
@@ -43,7 +43,7 @@ pub struct AmdProcessor<'n> {
     violations: AmdViolations,
 }
 
-/// Which units count an instruction.
+/// The units that count an instruction.
 #[derive(Clone, Copy)]
 struct CountingUnits {
     counters: CounterSet,
@@ -57,7 +57,7 @@ const DEBUG_EXCEPTION: u8 = 1;
 const ALL_UNITS: CountingUnits = CountingUnits { counters: !0, fetch: true, op: true };
 
 impl<'n> AmdProcessor<'n> {
-    /// A processor after a cold reset, one of those that share `northbridge`.
+    /// Returns a processor after a cold reset, one of those that share `northbridge`.
     pub fn new(profile: &'static AmdProfile, settings: AmdSettings, northbridge: &'n Northbridge) -> Self {
         let errata = settings.errata.unwrap_or(profile.errata);
         Self {
@@ -83,13 +83,13 @@ impl<'n> AmdProcessor<'n> {
         self.counters.set_svme(svme);
     }
 
-    /// Whether the registers must be given before the next instruction retires: its data access is counted, or is one
-    /// of the last before an op is tagged. The caches do not see data accesses at other times.
+    /// Returns true if the registers must be set before the next instruction retires: its data access is counted, or is
+    /// one of the last before an op is tagged. The caches do not see data accesses at other times.
     pub fn wants_registers(&self) -> bool {
         self.op.wants_data() || self.counters.wants_data()
     }
 
-    /// Sets the registers as they are before the instruction that retires next.
+    /// Sets the registers before the instruction that retires next.
     pub fn set_registers(&mut self, registers: DataRegisters) {
         self.registers = Some(registers);
     }
@@ -114,12 +114,12 @@ impl<'n> AmdProcessor<'n> {
                 }
             }
         }
-        // A tagging engine that was left on stays on whatever software writes.
+        // A tagging engine that was left on stays on regardless of the WRMSR.
         if (scope.op || self.op.is_stuck_on()) && self.op.retire(&execution) == SamplingOutcome::Interrupt {
             self.signal_ibs();
         }
         if matches!(execution.decoded.kind, InstructionKind::Hlt | InstructionKind::Mwait) {
-            // It may take long until the next instruction retires, and only the interrupt may cause it to.
+            // The next instruction may retire much later, perhaps only because of the interrupt.
             self.local_apic.deliver_all(&mut self.violations);
         } else {
             self.local_apic.instruction_retired(&mut self.violations);
@@ -160,17 +160,17 @@ impl<'n> AmdProcessor<'n> {
         }
     }
 
-    /// The northbridge that this processor shares with the other processors of its node.
+    /// Returns the northbridge that this processor shares with the other processors of its node.
     pub fn northbridge(&self) -> &'n Northbridge {
         self.northbridge
     }
 
-    /// The software's mistakes so far.
+    /// Returns the software's violations so far.
     pub fn violations(&self) -> &AmdViolations {
         &self.violations
     }
 
-    /// IBS_CTL, which selects the entry of the extended LVT through which IBS interrupts.
+    /// Returns IBS_CTL, which selects the entry of the extended LVT through which IBS interrupts.
     fn ibs_control(&self) -> Option<u64> {
         let ibs = self.profile.ibs.as_ref()?;
         Some(self.northbridge.ibs_control().unwrap_or(ibs.ctl))
@@ -234,8 +234,8 @@ impl Processor for AmdProcessor<'_> {
         }
     }
 
-    /// A unit or counter that was on before and still is counts the WRMSR, unless the WRMSR writes that very counter or
-    /// a register of that unit.
+    /// Writes an MSR. A unit or counter that was on before and still is counts the WRMSR, unless the WRMSR writes that
+    /// very counter or a register of that unit.
     fn write_msr(
         &mut self,
         msr: u32,
@@ -261,7 +261,7 @@ impl Processor for AmdProcessor<'_> {
             _ if self.configuration.owns_msr(msr) => self.configuration.write(msr, value)?,
             _ => self.counters.write(msr, value, &mut self.violations)?,
         }
-        // A unit of IBS is on after the write of another register exactly if it was on before. WRMSR is no branch.
+        // After the write of another register, a unit of IBS is on exactly if it was on before. WRMSR is no branch.
         let scope = CountingUnits {
             counters: before & !self.counters.counters_written_by(msr),
             fetch: !self.fetch.owns_msr(msr),
@@ -281,7 +281,7 @@ impl Processor for AmdProcessor<'_> {
         self.counters.rdpmc(index)
     }
 
-    /// Whether a unit is on, or an interrupt is on its way.
+    /// Returns true if a unit is on, or an interrupt is in flight.
     fn needs_each_instruction(&self) -> bool {
         self.is_on() || self.op.is_stuck_on() || self.local_apic.has_interrupt_on_the_way()
     }
@@ -305,13 +305,13 @@ impl Processor for AmdProcessor<'_> {
     fn pass_time(&mut self, tsc: u64, _mem: &mut dyn PhysMemory) {
         let overflows = self.counters.pass_time(tsc);
         self.signal_overflows(overflows);
-        // No instruction is reported at which it could arrive.
+        // Without reported instructions, the interrupt would never arrive.
         if overflows != 0 && !self.is_on() {
             self.local_apic.deliver_all(&mut self.violations);
         }
     }
 
-    /// Whether branches are recorded, or will be when a counter overflows.
+    /// Returns true if branches are recorded, or will be when a counter overflows.
     fn records_branches(&self) -> bool {
         self.branches.is_on()
     }
@@ -348,13 +348,13 @@ impl Processor for AmdProcessor<'_> {
         }
     }
 
-    /// The LVT entry's message type decides which interrupt it is. The entry stays unmasked.
+    /// Takes an interrupt, whose kind is the LVT entry's message type. The entry stays unmasked.
     fn take_interrupt(&mut self) -> Option<Pmi> {
         self.local_apic.take_delivered()
     }
 
-    /// Modelled are the LVT entry of the counters (340h), the extended feature and control registers (400h, 410h), and
-    /// the extended LVT (500h to 530h).
+    /// Returns true for the LVT entry of the counters (340h), the extended feature and control registers (400h, 410h),
+    /// and the extended LVT (500h to 530h).
     fn owns_apic(&self, offset: u32) -> bool {
         self.local_apic.owns(offset)
     }
@@ -363,7 +363,7 @@ impl Processor for AmdProcessor<'_> {
         self.local_apic.read(offset)
     }
 
-    /// The version register (30h) shows the extended space's bit.
+    /// Sets the bit of the extended space in the version register (30h).
     fn adjust_apic(&self, offset: u32, value: u32) -> u32 {
         self.local_apic.adjust(offset, value)
     }
@@ -372,7 +372,7 @@ impl Processor for AmdProcessor<'_> {
         self.local_apic.write(offset, value);
     }
 
-    /// INIT resets the local APIC; counters and IBS stay as they are.
+    /// Resets the local APIC, as INIT does; counters and IBS stay as they are.
     fn init(&mut self) {
         self.local_apic.init();
     }

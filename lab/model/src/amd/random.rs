@@ -6,11 +6,11 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) const fn new(seed: u64) -> Self {
-        // A state of zero would stay zero.
+        // A state of zero would remain zero.
         Self(seed ^ 0x9e37_79b9_7f4a_7c15 | 1)
     }
 
-    /// The next number of `bits` bits.
+    /// Returns the next number of `bits` bits.
     pub(super) const fn bits(&mut self, bits: u32) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

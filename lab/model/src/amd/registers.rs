@@ -83,7 +83,7 @@ pub(super) mod sampling {
     pub(crate) const ONES: u64 = 0b11 << 3;
     /// Branches were recorded.
     pub(crate) const VB: u64 = 1 << 5;
-    /// The entry that is written next; it is 0 again when all entries were written.
+    /// The entry that is written next; it returns to 0 when all entries were written.
     pub(crate) const MSROFF_SHIFT: u32 = 16;
     pub(crate) const MSROFF: u64 = 0xf << MSROFF_SHIFT;
     /// The counter that started the recording.
@@ -172,7 +172,7 @@ pub(super) mod op_ctl {
     pub(crate) const LD_LAT_THRESHOLD: u64 = 0xf << 59;
     pub(crate) const LD_LAT_EN: u64 = 1 << 63;
 
-    /// MaxCnt\[26:4\].
+    /// Returns MaxCnt\[26:4\].
     pub(crate) const fn max_cnt(value: u64) -> u64 {
         value & MAX_CNT_LOW | (value & MAX_CNT_EXT) >> 20 << 16
     }

@@ -1,8 +1,8 @@
-//! Settings for what the manuals leave to the processor.
+//! Settings for implementation-specific behaviour.
 
 use super::Errata;
 
-/// How a processor behaves where the manuals leave a choice. The default is as strict as hardware may be.
+/// The behaviour of a processor where the manuals leave a choice. The default is as strict as hardware may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmdSettings {
     /// Instructions between an interrupt's cause and its delivery: the counter or IBS may be off when it arrives.
@@ -22,14 +22,14 @@ impl Default for AmdSettings {
     }
 }
 
-/// How often software did what the manuals warn of and hardware does not report.
+/// Counts of violations that the manuals warn of and hardware does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AmdViolations {
     /// Writes of PerfEvtSel that set reserved bits. The bits stay 0.
     pub reserved_event_bits: u32,
-    /// How often IBS op sampling was enabled with one of the reserved maximum counts, 1 to 8 times 16.
+    /// Number of times that IBS op sampling was enabled with a reserved maximum count, 1 to 8 times 16.
     pub reserved_op_counts: u32,
-    /// How often a unit of IBS was enabled with a current count beyond the maximum: the counter must wrap first.
+    /// Number of times that a unit of IBS was enabled with a count beyond the maximum: the count must wrap first.
     pub counts_beyond_maximum: u32,
     /// Interrupts dropped because the LVT entry was masked.
     pub interrupts_dropped: u32,
@@ -40,15 +40,15 @@ pub struct AmdViolations {
     /// Writes of DBG_EXTN_CFG, on a processor with branch sampling, that clear the two reserved bits that must be set.
     pub cleared_branch_bits: u32,
     /// Instructions reported to retire and to continue elsewhere than at the next instruction, though they are not
-    /// branches: a mistake of the model's caller, not of the software that runs.
+    /// branches: an error of the model's caller, not of the guest software.
     pub unexplained_transfers: u32,
 }
 
 impl AmdViolations {
-    /// The name of each violation, and how often it happened.
+    /// Returns the name and the count of each violation.
     #[must_use]
     pub const fn counts(&self) -> [(&'static str, u32); 8] {
-        // Named one by one, so that the compiler notices if one is left out.
+        // Named one by one, so that the compiler detects a missing one.
         let Self {
             reserved_event_bits,
             reserved_op_counts,

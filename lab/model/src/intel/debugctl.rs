@@ -8,7 +8,7 @@ use crate::GeneralProtection;
 use crate::intel::IntelProfile;
 use crate::intel::profile::DebugCtlLayout;
 
-/// The bit of each function in a family's layout; 0 if the family does not have it.
+/// The bit of each function in a family's layout; 0 if the family lacks it.
 #[derive(Clone, Copy, Debug)]
 struct DebugCtlBits {
     lbr: u64,
@@ -21,7 +21,7 @@ struct DebugCtlBits {
     freeze_perfmon: u64,
     freeze_while_smm: u64,
     uncore_pmi: u64,
-    /// BTF, and the Pentium M's breakpoint pins: these bits can be set and do nothing here.
+    /// BTF, and the Pentium M's breakpoint pins: these bits can be set and have no effect here.
     inert: u64,
 }
 
@@ -67,7 +67,7 @@ const PENTIUM_M: DebugCtlBits = DebugCtlBits {
     freeze_while_smm: 0,
 };
 
-/// The register. In a profile that does not have it, it stays 0.
+/// The register. In a profile without it, it stays 0.
 #[derive(Debug)]
 pub(crate) struct DebugCtl {
     bits: DebugCtlBits,
@@ -101,27 +101,27 @@ impl DebugCtl {
         self.value & bit != 0
     }
 
-    /// Whether last branches are recorded in the stack.
+    /// Returns true if last branches are recorded in the stack.
     pub(crate) fn lbr(&self) -> bool {
         self.has(self.bits.lbr)
     }
 
-    /// Whether branch trace messages are generated.
+    /// Returns true if branch trace messages are generated.
     pub(crate) fn tr(&self) -> bool {
         self.has(self.bits.tr)
     }
 
-    /// Whether branch trace messages are stored in memory.
+    /// Returns true if branch trace messages are stored in memory.
     pub(crate) fn stores_branches(&self) -> bool {
         self.tr() && self.has(self.bits.bts)
     }
 
-    /// Whether an interrupt is generated when the buffer is nearly full.
+    /// Returns true if an interrupt is generated when the buffer is nearly full.
     pub(crate) fn btint(&self) -> bool {
         self.has(self.bits.btint)
     }
 
-    /// Whether branch trace messages of this privilege level are left out.
+    /// Returns true if branch trace messages of this privilege level are suppressed.
     pub(crate) fn leaves_out_level(&self, cpl: u8) -> bool {
         self.has(if cpl == 0 { self.bits.bts_off_os } else { self.bits.bts_off_usr })
     }
@@ -174,7 +174,7 @@ mod tests {
         DebugCtl::new(IntelProfile::by_name(name).expect(name))
     }
 
-    /// Typed from the figures of the register in each family, and from the column "Comment" of IA32_DEBUGCTL.
+    /// Bits typed from the figures of the register in each family, and from the column "Comment" of IA32_DEBUGCTL.
     #[test]
     fn each_family_has_its_bits_and_no_others() {
         let rows: [(&str, u64); 7] = [
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A processor with all capabilities, and then with one capability taken away at a time.
+    /// Checks a processor with all capabilities, and then without one capability at a time.
     #[test]
     fn what_the_processor_lacks_is_reserved() {
         const ALL: u64 = 0b0111_1111_1100_0011;

@@ -13,7 +13,7 @@ impl MiscEnable {
     const PERFMON_AVAILABLE: u64 = 1 << 7;
     const BTS_UNAVAILABLE: u64 = 1 << 11;
     const PEBS_UNAVAILABLE: u64 = 1 << 12;
-    /// Writes of these are ignored.
+    /// Bits that ignore writes.
     const READ_ONLY: u64 = Self::PERFMON_AVAILABLE | Self::BTS_UNAVAILABLE | Self::PEBS_UNAVAILABLE;
     /// Fast strings, thermal control, SpeedStep, MONITOR, limit CPUID, xTPR, XD disable.
     const WRITABLE: u64 = 1 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34;

@@ -3,11 +3,11 @@
 //!
 //! [`IntelProcessor`] is one logical processor. It has five tracing units, each a `TracingUnit` (`unit.rs`): `pt`,
 //! `lbr`, the counters with their samples (`perfmon::counters`, `pebs`), the fixed-function counters
-//! (`perfmon::fixed`), and `bts` with `ds`. A WRMSR goes to the unit that owns the MSR, and the rule that makes it
-//! fault is in `write_msr` of that unit's folder; for Intel PT it is in `pt/msr_rules.rs`. MSRs that belong to no unit
-//! have their rules in `perfmon`, `misc_enable.rs` and, where they are read-only, `processor.rs`; the debug control
-//! register has its rules in `debugctl.rs`, and XSAVES and XRSTORS have theirs in `processor/extended_state.rs`. Which
-//! MSRs and features a processor has is data, in `profile/table.rs`.
+//! (`perfmon::fixed`), and `bts` with `ds`. A WRMSR goes to the unit that owns the MSR, and the rule for its faults is
+//! in `write_msr` of that unit's folder; for Intel PT it is in `pt/msr_rules.rs`. MSRs that belong to no unit have
+//! their rules in `perfmon`, `misc_enable.rs` and, if read-only, `processor.rs`; the debug control register has its
+//! rules in `debugctl.rs`, and XSAVES and XRSTORS have theirs in `processor/extended_state.rs`. The MSRs and features
+//! of each processor are data, in `profile/table.rs`.
 //!
 //! Written from the SDM and not from the driver.
 

@@ -52,22 +52,22 @@ pub(crate) mod ctl {
     pub(crate) const DIS_TNT: u64 = 1 << 55;
     pub(crate) const INJECT_PSB_PMI_ON_ENABLE: u64 = 1 << 56;
 
-    /// Bits 17:14.
+    /// Returns bits 17:14.
     pub(crate) const fn mtc_freq(ctl: u64) -> u32 {
         (ctl >> 14) as u32 & 0xf
     }
 
-    /// Bits 22:19.
+    /// Returns bits 22:19.
     pub(crate) const fn cyc_thresh(ctl: u64) -> u32 {
         (ctl >> 19) as u32 & 0xf
     }
 
-    /// Bits 27:24.
+    /// Returns bits 27:24.
     pub(crate) const fn psb_freq(ctl: u64) -> u32 {
         (ctl >> 24) as u32 & 0xf
     }
 
-    /// ADDRn_CFG: bits 35:32 for n = 0, and so on.
+    /// Returns ADDRn_CFG: bits 35:32 for n = 0, and so on.
     pub(crate) const fn addr_cfg(ctl: u64, n: u32) -> u32 {
         (ctl >> (32 + 4 * n)) as u32 & 0xf
     }
@@ -119,7 +119,7 @@ pub(crate) const OVF_DS_BUFFER: u64 = 1 << 62;
 
 /// IA32_FIXED_CTR_CTRL, the four bits of a counter. Source: SDM vol. 4, the table "IA-32 Architectural MSRs".
 pub(crate) mod fixed {
-    /// How many bits each counter has.
+    /// Number of bits of each counter.
     pub(crate) const BITS: u32 = 4;
     pub(crate) const OS: u64 = 1 << 0;
     pub(crate) const USR: u64 = 1 << 1;

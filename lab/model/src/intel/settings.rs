@@ -1,6 +1,6 @@
-//! Settings for what the manual leaves to the processor.
+//! Settings for implementation-specific behaviour.
 
-/// How a processor behaves where the manual leaves a choice. The default is as strict as hardware may be.
+/// The behaviour of a processor where the manual leaves a choice. The default is as strict as hardware may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntelSettings {
     /// Instructions between the event that raises a PMI and its delivery. Only traced instructions count; if TraceEn is
@@ -9,45 +9,45 @@ pub struct IntelSettings {
     /// Bytes of output that stay inside the processor until TraceEn is cleared, at most 256 and at most an eighth of
     /// the internal buffer's capacity.
     pub visibility: u32,
-    /// The internal buffer and how fast it empties; `None`: the buffer never overflows.
+    /// The internal buffer and its drain rate; `None`: the buffer never overflows.
     pub overflow: Option<Overflow>,
-    /// Whether conditional branches are gathered in long TNT packets; otherwise in short ones.
+    /// Conditional branches are collected in long TNT packets; otherwise in short ones.
     pub long_tnt: bool,
-    /// Whether TIP packets are held back until the TNT buffer is full, see "Deferred TIPs".
+    /// TIP packets are held back until the TNT buffer is full, see "Deferred TIPs".
     pub deferred_tips: bool,
-    /// Whether PSB+ comes before TIP.PGE when TraceEn is set, as in recorded traces; otherwise it comes after it, as in
-    /// the table "Packet Generation under Different Enable Conditions".
+    /// PSB+ precedes TIP.PGE when TraceEn is set, as in recorded traces; otherwise it follows TIP.PGE, as in the table
+    /// "Packet Generation under Different Enable Conditions".
     pub psb_before_pge: bool,
-    /// What happens to the stack of CALLs for return compression at a near RET that does not return to its CALL.
+    /// The effect of a near RET that does not return to its CALL on the stack of CALLs for return compression.
     pub return_elsewhere: ReturnElsewhere,
-    /// Whether the first IP after an OVF is compressed against the last one before it, as "Overflow (OVF) Packet"
-    /// allows; otherwise it is not compressed. libipt forgets the last IP before an OVF.
+    /// The first IP after an OVF is compressed against the last one before it, as "Overflow (OVF) Packet" allows;
+    /// otherwise it is not compressed. libipt clears the last IP at an OVF.
     pub compress_after_overflow: bool,
-    /// Which privilege level counts for a branch if records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).
+    /// The privilege level of a branch if records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).
     pub branch_level: BranchLevel,
-    /// Whether reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as in that bit's
-    /// description; there are known parts on which only PEBS sets it.
+    /// Reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as in that bit's description;
+    /// there are known parts on which only PEBS sets it.
     pub bts_sets_status: bool,
     /// The core clock in units of the bus clock; `None`: the maximum non-turbo ratio.
     pub core_ratio: Option<u8>,
 }
 
-/// What a RET that is not compressed does to the stack of CALLs.
+/// The effect of a RET that is not compressed on the stack of CALLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnElsewhere {
-    /// It empties the stack. Every RET compressed later then has a CALL that all readers know, including those, like
+    /// Empties the stack. Every RET compressed later then has a CALL that all readers know, including those, like
     /// libipt, that do not pop for a RET with a TIP.
     Empties,
-    /// It pops one CALL, as a decoder does that follows "Indirect Transfer Compression for Returns (RET)".
+    /// Pops one CALL, as does a decoder that follows "Indirect Transfer Compression for Returns (RET)".
     Pops,
 }
 
-/// Which privilege level a branch between levels has.
+/// The privilege level of a branch between levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchLevel {
-    /// The level of the code it comes from.
+    /// The level of its source.
     From,
-    /// The level of the code it leads to.
+    /// The level of its target.
     To,
 }
 
@@ -60,12 +60,12 @@ impl BranchLevel {
     }
 }
 
-/// How slowly output leaves the processor.
+/// The rate at which output leaves the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
-    /// Bytes the internal buffer holds, 128 to 2048.
+    /// Capacity of the internal buffer in bytes, 128 to 2048.
     pub capacity: u32,
-    /// Bytes that leave it per instruction.
+    /// Bytes drained per instruction.
     pub drain: u32,
 }
 
@@ -106,9 +106,9 @@ mod tests {
             bts_sets_status,
             core_ratio,
         } = IntelSettings::default();
-        // A PMI is not precise: a driver that treats it as precise is wrong about the position in its buffer.
+        // A PMI is not precise: a driver that treats it as precise misjudges the position in its buffer.
         assert_eq!(pmi_skid, 40);
-        // The end of what is read while tracing is on may be missing.
+        // Data read while tracing is on may lack its end.
         assert_eq!(visibility, 64);
         // A driver cannot prevent this loss, so it is not the default.
         assert_eq!(overflow, None);
@@ -118,11 +118,11 @@ mod tests {
         assert!(!deferred_tips);
         // As in recorded traces.
         assert!(psb_before_pge);
-        // All readers understand these, including readers that do not pop for a RET with a TIP, or that forget an
-        // address at an OVF.
+        // All readers decode these, including readers that do not pop for a RET with a TIP, or that clear the last IP
+        // at an OVF.
         assert_eq!(return_elsewhere, ReturnElsewhere::Empties);
         assert!(!compress_after_overflow);
-        // With BTS_OFF_OS branch records are left out "when CPL = 0": once the branch retires, CPL is the new level.
+        // With BTS_OFF_OS branch records are suppressed "when CPL = 0": once the branch retires, CPL is the new level.
         assert_eq!(branch_level, BranchLevel::To);
         // "MSR_PERF_GLOBAL_STATUS[bit 62] indicates overflow conditions of the DS area data buffer": this covers both
         // buffers. A driver that clears the bit only after samples finds it set here.

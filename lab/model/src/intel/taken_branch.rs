@@ -14,7 +14,7 @@ pub(crate) struct TakenBranch {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) kind: TakenBranchKind,
-    /// The privilege level that counts if records are filtered by level.
+    /// The privilege level for filters by level.
     pub(crate) cpl: u8,
     pub(crate) predicted: bool,
 }
@@ -42,8 +42,8 @@ pub(crate) enum TakenBranchKind {
 const DEBUG: u8 = 1;
 
 impl TakenBranch {
-    /// The branch that an instruction took, if any. A conditional branch to the next instruction counts as not taken,
-    /// because its outcome cannot be seen.
+    /// Returns the branch that an instruction took, if any. A conditional branch to the next instruction counts as not
+    /// taken, because its outcome is not observable.
     pub(crate) fn of_instruction(
         retired: &Retired,
         decoded: DecodedInstruction,
@@ -71,8 +71,8 @@ impl TakenBranch {
         Some(Self { from: retired.before.ip, to: retired.after.ip, kind, cpl, predicted })
     }
 
-    /// The record of an interrupt or exception. A trap comes from the instruction that caused it, which is the one that
-    /// retired last, at `last_ip`.
+    /// Returns the record of an interrupt or exception. The source of a trap is the instruction that caused it, which
+    /// is the one that retired last, at `last_ip`.
     pub(crate) fn of_delivery(delivery: &Delivery, last_ip: u64, level: BranchLevel) -> Self {
         let from = match delivery.kind {
             DeliveryKind::Trap => last_ip,

@@ -29,26 +29,26 @@ pub(crate) struct Bus<'a> {
 }
 
 impl Bus<'_> {
-    /// Raises a PMI: sets these bits of IA32_PERF_GLOBAL_STATUS and sends the PMI on its way.
+    /// Raises a PMI: sets these bits of IA32_PERF_GLOBAL_STATUS and puts the PMI in flight.
     pub(crate) fn raise_pmi(&mut self, status: u64) {
         let SharedState { perfmon, debugctl, .. } = self.shared;
         perfmon.raise_pmi(status, debugctl);
     }
 }
 
-/// What is known of an instruction that retired.
+/// The properties of an instruction that retired.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InstructionInfo {
     pub(crate) decoded: DecodedInstruction,
-    /// The branch that it took, if it took one.
+    /// The branch that the instruction took, if any.
     pub(crate) taken: Option<TakenBranch>,
-    /// Whether it is a branch that did not go where it was predicted to go.
+    /// The instruction is a mispredicted branch.
     pub(crate) mispredicted: bool,
 }
 
-/// A tracing unit: its MSRs, and what it does when instructions retire.
+/// A tracing unit: its MSRs, and its reaction to retired instructions.
 pub(crate) trait TracingUnit {
-    /// Whether `number` is one of its MSRs.
+    /// Returns true if `number` is one of its MSRs.
     fn owns_msr(&self, number: u32) -> bool;
 
     fn read_msr(&self, number: u32, shared: &SharedState) -> Result<u64, GeneralProtection>;
@@ -62,10 +62,10 @@ pub(crate) trait TracingUnit {
         bus: &mut Bus,
     ) -> Result<(), GeneralProtection>;
 
-    /// Whether the unit must see every instruction now.
+    /// Returns true if the unit must see every instruction now.
     fn needs_each_instruction(&self, shared: &SharedState) -> bool;
 
-    /// Returns whether the unit sees an instruction that is reported now, for whatever unit.
+    /// Returns whether the unit sees an instruction that is reported now, for any unit.
     fn sees_instructions(&self, shared: &SharedState) -> bool {
         self.needs_each_instruction(shared)
     }

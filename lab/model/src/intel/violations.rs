@@ -1,19 +1,19 @@
-//! Mistakes of the software that hardware does not report.
+//! Violations by the software that hardware does not report.
 
-/// How often software did what the manual warns of and hardware does not report.
+/// Counts of violations that the manual warns of and hardware does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IntelViolations {
     /// Cached ToPA entries that were changed in memory while TraceEn was set. A correct driver does not cause any.
     pub live_table_edits: u32,
     /// The physical address of the first entry that was changed.
     pub first_live_edit: Option<u64>,
-    /// How often output stopped or met an operational error between a PMI's cause and its delivery, because there was
-    /// not enough room for the skid.
+    /// Number of times that output stopped or met an operational error between a PMI's cause and its delivery, because
+    /// there was not enough room for the skid.
     pub stopped_in_skid: u32,
     /// Writes of trace output to addresses without memory.
     pub writes_outside_memory: u32,
     /// Instructions reported to retire and to continue elsewhere than at the next instruction, though they are not
-    /// branches: a mistake of the model's caller, not of the software that runs.
+    /// branches: an error of the model's caller, not of the guest software.
     pub unexplained_transfers: u32,
     /// PMIs dropped because the LVT entry was masked. Hardware drops a second PMI while the first is being handled.
     pub pmis_dropped: u32,
@@ -25,7 +25,7 @@ pub struct IntelViolations {
     pub ds_pages_not_marked: u32,
     /// Accesses to a page of the save area that software at privilege level 3 can access.
     pub ds_user_pages: u32,
-    /// How often a page of the save area was mapped to another physical address than before.
+    /// Number of times that a page of the save area was mapped to another physical address than before.
     pub ds_pages_moved: u32,
     /// Branch records not stored because the buffer is smaller than one record, or the index is outside the buffer.
     pub ds_misconfigured: u32,
@@ -41,10 +41,10 @@ pub struct IntelViolations {
 }
 
 impl IntelViolations {
-    /// The name of each violation, and how often it happened.
+    /// Returns the name and the count of each violation.
     #[must_use]
     pub const fn counts(&self) -> [(&'static str, u32); 15] {
-        // Named one by one, so that the compiler notices if one is left out.
+        // Named one by one, so that the compiler detects a missing one.
         let Self {
             live_table_edits,
             first_live_edit: _,

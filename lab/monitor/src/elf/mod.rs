@@ -27,7 +27,7 @@ pub struct LoadSegment<'a> {
     pub memory_bytes: u64,
 }
 
-/// Why a file is not an executable that can be loaded.
+/// The reason why a file cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
     /// The file does not begin with the ELF magic number.
@@ -39,7 +39,7 @@ pub enum ElfError {
         /// The machine number.
         machine: u16,
     },
-    /// Something that the file refers to is beyond its end.
+    /// A reference leads beyond the end of the file.
     Truncated {
         /// Offset in the file at which bytes are missing.
         offset: u64,
@@ -98,7 +98,7 @@ impl<'a> Elf<'a> {
         Ok(Self { bytes, class, entry, headers, header_bytes: size as usize })
     }
 
-    /// Returns the entry point that the file names, usually a virtual address.
+    /// Returns the file's entry point, usually a virtual address.
     #[must_use]
     pub const fn entry(&self) -> u64 {
         self.entry

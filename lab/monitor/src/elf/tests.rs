@@ -8,8 +8,8 @@ use super::{Elf, ElfError, LoadSegment};
 /// Difference between the linked (virtual) and the loaded (physical) address.
 const LINKED: u64 = 0x1000_0000_0000;
 
-/// A 64-bit executable: a note segment with `notes` and one loaded part with `text` at `physical`, 16 bytes longer in
-/// memory.
+/// Returns a 64-bit executable: a note segment with `notes` and one loaded part with `text` at `physical`, 16 bytes
+/// longer in memory.
 pub(crate) fn executable(notes: &[u8], physical: u64, text: &[u8]) -> Vec<u8> {
     let mut file = vec![0; 64 + 2 * 56];
     let mut put = |at: usize, value: u64, size: usize| {
@@ -36,7 +36,7 @@ pub(crate) fn executable(notes: &[u8], physical: u64, text: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A 32-bit executable with one loaded part.
+/// Returns a 32-bit executable with one loaded part.
 fn executable32(physical: u32, text: &[u8]) -> Vec<u8> {
     let mut file = vec![0; 52 + 32];
     let mut put = |at: usize, value: u32| file[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -88,7 +88,7 @@ fn reads_what_is_to_be_loaded() {
 #[test]
 fn loads_no_more_than_the_memory_of_a_part_has_room_for() {
     let mut file = executable(&[], 0x10_0000, b"text");
-    // The size in memory is the second part's sixth field: now three bytes, where the file has four.
+    // The size in memory is the second part's sixth field: now three bytes, but the file has four.
     file[160..168].copy_from_slice(&3_u64.to_le_bytes());
     let loads: Vec<_> = Elf::parse(&file).unwrap().load_segments().collect();
     let expected =
@@ -143,7 +143,7 @@ fn refuses_other_machines() {
 fn a_part_is_what_its_kind_says() {
     let mut file = executable(&note(b"Xen\0", 18, &[1; 4]), 0x10_0000, b"text");
     assert!(Elf::parse(&file).unwrap().pvh_entry().unwrap().is_some());
-    // PT_DYNAMIC in the place of PT_NOTE, in the first header.
+    // PT_DYNAMIC instead of PT_NOTE, in the first header.
     file[64] = 2;
     assert_eq!(Elf::parse(&file).unwrap().pvh_entry(), Ok(None));
     // A part without memory is not loaded. Neither is a part of another kind.

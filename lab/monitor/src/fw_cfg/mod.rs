@@ -1,7 +1,7 @@
-//! QEMU's firmware configuration device as the guest reaches it: its memory map shows the guest's RAM, and its DMA
+//! QEMU's firmware configuration device, as the guest accesses it: its memory map shows the guest's RAM, and its DMA
 //! reaches nothing else.
 //!
-//! Source: QEMU, docs/specs/fw_cfg.rst; hw/nvram/fw_cfg.c for what the document leaves open.
+//! Source: QEMU, docs/specs/fw_cfg.rst; hw/nvram/fw_cfg.c for details that the document leaves open.
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -22,10 +22,10 @@ const DATA: u16 = 0x511;
 const DMA_HIGH: u16 = 0x514;
 const DMA_LOW: u16 = 0x518;
 
-/// A bit of a key that does not count in a selection.
+/// A bit of a key that a selection ignores.
 const WRITE_CHANNEL: u16 = 1 << 14;
 
-/// Keys of items that are there on every machine.
+/// Keys of items that exist on every machine.
 mod key {
     pub(super) const SIGNATURE: u16 = 0;
     pub(super) const INTERFACES: u16 = 1;
@@ -33,14 +33,14 @@ mod key {
     pub(super) const DIRECTORY: u16 = 0x19;
 }
 
-/// A bit of the item that says which interfaces there are.
+/// A bit of the item that lists the interfaces.
 const INTERFACE_DMA: u8 = 1 << 1;
 /// Content of the DMA interface's ports.
 const SIGNATURE: &[u8; 8] = b"QEMU CFG";
 
 /// Size in bytes of an entry of the directory: its item's size and key, a reserved word, a name of 56 bytes.
 const ENTRY: usize = 64;
-/// The most files that are looked through.
+/// Maximum number of files that are searched.
 const MAX_FILES: usize = 4096;
 /// Size in bytes of a range in the memory map.
 const RANGE: usize = 20;
@@ -66,20 +66,20 @@ pub trait FwCfgDevice {
     fn request(&mut self, control: u32, bytes: u32, address: u64) -> u32;
 }
 
-/// An item whose content is the monitor's.
+/// An item whose content the monitor provides.
 #[derive(Debug)]
 struct OwnItem {
     key: u16,
     bytes: Vec<u8>,
 }
 
-/// The device as the guest finds it at its ports.
+/// The device as the guest sees it at its ports.
 #[derive(Debug)]
 pub struct FwCfg {
     ram: GuestRam,
     own: Vec<OwnItem>,
     selected: u16,
-    /// The next byte of the selected item, if it is one of `own`.
+    /// Offset of the next byte of the selected item, if it is one of `own`.
     offset: usize,
     has_dma: bool,
     dma_high: u32,
@@ -90,13 +90,12 @@ pub struct FwCfg {
 pub struct MissingMemory(pub u64);
 
 impl FwCfg {
-    /// Makes the items that say how much RAM there is anew, for a guest with this RAM. Returns `None` if there is no
-    /// such device.
+    /// Builds new items for the RAM size of a guest with this RAM. Returns `None` if there is no such device.
     pub fn new(device: &mut impl FwCfgDevice, ram: GuestRam) -> Option<Self> {
         if item(device, key::SIGNATURE, 4) != b"QEMU" {
             return None;
         }
-        // These can express no hole.
+        // These items cannot express a hole.
         let [below, _] = ram.ranges();
         let ram_size = OwnItem { key: key::RAM_SIZE, bytes: below.end.to_le_bytes().into() };
         let mut own = Vec::from([ram_size]);
@@ -134,7 +133,7 @@ impl FwCfg {
     /// Writes to one of [`PORTS`], for a guest with this memory.
     ///
     /// # Errors
-    /// A DMA request names memory that the guest does not have. The request ends with an error, and nothing there is
+    /// If a DMA request names memory that the guest does not have. The request ends with an error, and nothing there is
     /// read or written.
     pub fn write<M: GuestMemory>(
         &mut self,
@@ -195,7 +194,7 @@ impl FwCfg {
         result
     }
 
-    /// Moves the bytes of a request, and returns the control word that it ends with.
+    /// Transfers the bytes of a request, and returns its final control word.
     fn transfer<M: GuestMemory>(
         &mut self,
         device: &mut impl FwCfgDevice,
@@ -205,7 +204,7 @@ impl FwCfg {
         target: u64,
     ) -> (u32, Result<(), MissingMemory>) {
         use control::{ERROR, READ, SKIP, WRITE};
-        // One of them counts, in this order.
+        // Only one of them takes effect, in this order.
         let operation = [READ, WRITE, SKIP].into_iter().find(|bit| requested & bit != 0).unwrap_or(0);
         let reached = match operation {
             READ | WRITE => self.ram.reached(target, bytes),

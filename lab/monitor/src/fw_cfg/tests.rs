@@ -15,7 +15,7 @@ const WRITABLE: u16 = 0x29;
 const REQUEST: u64 = 0x1000;
 const TARGET: u64 = 0x2000;
 
-/// QEMU's device: its items, and the DMA requests that it got.
+/// QEMU's device: its items, and the DMA requests that it received.
 #[derive(Default)]
 struct Fake {
     items: BTreeMap<u16, Vec<u8>>,
@@ -41,7 +41,7 @@ impl FwCfgDevice for Fake {
     }
 }
 
-/// A machine with 512 MiB.
+/// Returns a machine with 512 MiB.
 fn fake() -> Fake {
     let e820 = map_bytes(&[MemoryRange { start: 0, bytes: 512 * MIB, kind: MemoryKind::Ram }]);
     let mut directory = 2_u32.to_be_bytes().to_vec();
@@ -87,7 +87,7 @@ impl Guest {
         (0..bytes).map(|_| self.fw_cfg.read(&mut self.device, 0x511, 1) as u8).collect()
     }
 
-    /// Makes a DMA request; returns the control word that it leaves, and what was missing.
+    /// Makes a DMA request; returns the control word that it leaves, and the missing memory.
     fn dma(&mut self, control: u32, bytes: u32, target: u64) -> (u32, Result<(), MissingMemory>) {
         let request = [control.to_be_bytes(), bytes.to_be_bytes()].concat();
         self.ram[REQUEST as usize..][..8].copy_from_slice(&request);
@@ -161,7 +161,7 @@ fn dma_reaches_the_guests_memory_and_no_other() {
     let (select, read, write) = (control::SELECT, control::READ, control::WRITE);
     let item = u32::from(WRITABLE) << 16 | select;
     let monitor = 256 * MIB;
-    // The request, its bytes and its target; the request to the device, the control word, and what is missing.
+    // The request, its bytes and its target; the request to the device, the control word, and the missing memory.
     for (requested, bytes, target, passed, left, missing) in [
         (item | read, 9, TARGET, Some((read, 9, TARGET)), 0, None),
         (item | write, 9, TARGET, Some((write, 9, TARGET)), 0, None),
@@ -189,7 +189,7 @@ fn dma_reaches_the_guests_memory_and_no_other() {
     guest.out(0x514, 4, 0x10_u32.swap_bytes()).unwrap();
     let request = guest.out(0x518, 4, 0);
     assert_eq!(request, Err(MissingMemory(0x10 << 32)), "the request itself is where no memory is");
-    // The high half counts once: the next request is the one at address 0.
+    // The high half applies once: the next request is the one at address 0.
     assert_eq!(guest.out(0x518, 4, 0), Err(MissingMemory(0xaaaa_aaaa_aaaa_aaaa)));
 }
 

@@ -156,7 +156,7 @@ impl Segment {
     /// G: the limit counts pages instead of bytes.
     pub(super) const G: u16 = 1 << 11;
 
-    /// A flat segment (base 0, largest limit), as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it.
+    /// Returns a flat segment (base 0, largest limit), as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it.
     pub(super) const fn flat(selector: u16, attributes: u16) -> Self {
         Self { selector, attributes, limit: u32::MAX, base: 0 }
     }
@@ -252,8 +252,8 @@ pub struct Cpu {
     pub star: u64,
     /// IA32_LSTAR.
     pub lstar: u64,
-    /// IA32_CSTAR. It is only kept for the guest: on a processor whose CPUID says GenuineIntel, SYSCALL outside 64-bit
-    /// mode raises `#UD`.
+    /// IA32_CSTAR. It is only stored for the guest: on a processor whose CPUID says GenuineIntel, SYSCALL outside
+    /// 64-bit mode raises `#UD`.
     pub cstar: u64,
     /// IA32_FMASK.
     pub sfmask: u64,
@@ -322,14 +322,14 @@ impl Cpu {
         self.rflags | rflags::TF
     }
 
-    /// Takes RFLAGS back after a run with [`Cpu::rflags_for_stepping`]. TF stays the guest's own, because no
-    /// instruction that ran there can have changed it.
+    /// Sets RFLAGS after a run with [`Cpu::rflags_for_stepping`]. TF stays the guest's own, because no instruction that
+    /// ran there can have changed it.
     pub const fn set_rflags_from_hardware(&mut self, value: u64) {
         self.rflags = value & !rflags::TF | self.rflags & rflags::TF;
     }
 
-    /// Returns whether the guest steps itself. A single-step trap is then (also) its own, and must be delivered with
-    /// [`Exception::single_step`](super::Exception::single_step).
+    /// Returns whether the guest steps itself. A single-step trap is then (also) the guest's own, and must be delivered
+    /// with [`Exception::single_step`](super::Exception::single_step).
     ///
     /// Call this with the state before the instruction. It does not apply to an instruction that
     /// [`execute`](super::execute) has executed.

@@ -6,7 +6,7 @@ use super::linear::{read_array, write_linear};
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind};
 
-/// A segment descriptor and its place.
+/// A segment descriptor and its address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
     /// The linear address of the descriptor.
@@ -74,7 +74,7 @@ impl Descriptor {
     }
 }
 
-/// SS without a descriptor, as 64-bit mode allows it below CPL 3.
+/// Returns SS without a descriptor, as 64-bit mode allows it below CPL 3.
 pub(super) const fn null_stack_segment(selector: u16, cpl: u8) -> Segment {
     Segment { selector, attributes: (cpl as u16) << 5, limit: 0, base: 0 }
 }

@@ -7,10 +7,10 @@ use super::exception::{Exception, vector};
 pub enum Event {
     /// A maskable interrupt that was acknowledged. `Cpu::rip` is the next instruction.
     ///
-    /// If the interrupt comes between two iterations of a repeated string instruction, set RF in `Cpu::rflags` first,
-    /// because the pushed RFLAGS has RF set then.
+    /// If the interrupt is delivered between two iterations of a repeated string instruction, set RF in `Cpu::rflags`
+    /// first, because the pushed RFLAGS has RF set then.
     Interrupt {
-        /// Its vector.
+        /// The vector.
         vector: u8,
     },
     /// A non-maskable interrupt. It blocks further NMIs until an IRET.
@@ -19,16 +19,16 @@ pub enum Event {
     Exception(Exception),
     /// An INT n, INT3, INTO or INT1. `Cpu::rip` is the instruction itself.
     Software {
-        /// Its vector.
+        /// The vector.
         vector: u8,
-        /// Which instruction it is.
+        /// The instruction.
         kind: SoftwareKind,
-        /// Its length in bytes.
+        /// Length of the instruction in bytes.
         length: u8,
     },
 }
 
-/// Which instruction raised a software interrupt.
+/// The instruction that raised a software interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftwareKind {
     /// INT n.
@@ -51,7 +51,7 @@ impl Event {
         }
     }
 
-    /// Returns whether the event is the effect of an instruction, which has retired once the handler starts.
+    /// Returns whether the event is the effect of an instruction, which retires before the handler starts.
     pub const fn ends_instruction(&self) -> bool {
         matches!(self, Self::Software { .. })
     }

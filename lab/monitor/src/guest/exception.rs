@@ -1,4 +1,4 @@
-//! Exceptions of the guest's processor, and what the monitor does not emulate.
+//! Exceptions of the guest's processor, and the limits of the emulation.
 
 use core::fmt;
 
@@ -42,7 +42,7 @@ pub mod vector {
     pub const CONTROL_PROTECTION: u8 = 21;
 }
 
-/// An exception that the processor raises, with what its delivery leaves for the handler.
+/// An exception that the processor raises, with the state that its delivery leaves for the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
     /// The vector.
@@ -55,7 +55,7 @@ pub struct Exception {
     pub dr6: u64,
 }
 
-/// When an exception is reported, relative to its instruction.
+/// The point at which an exception is reported, relative to its instruction.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception Classifications".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,60 +64,60 @@ pub enum ExceptionKind {
     Fault,
     /// After the instruction: the next instruction's address is pushed.
     Trap,
-    /// The pushed address need not mean anything.
+    /// The pushed address may be meaningless.
     Abort,
 }
 
 impl Exception {
-    /// Makes an exception as an intercept reports it: `error_code` is used for the vectors that push one, `address` for
-    /// the page fault. A debug exception made in this way sets no bit of DR6.
+    /// Makes an exception from an intercept: `error_code` is used for the vectors that push one, `address` for the page
+    /// fault. A debug exception made in this way sets no bit of DR6.
     pub const fn from_intercept(vector: u8, error_code: u32, address: u64) -> Self {
         let error_code = if pushes_error_code(vector) { Some(error_code) } else { None };
         let cr2 = if vector == vector::PAGE_FAULT { Some(address) } else { None };
         Self { vector, error_code, cr2, dr6: 0 }
     }
 
-    /// `#UD`.
+    /// Returns `#UD`.
     pub const fn invalid_opcode() -> Self {
         Self::from_intercept(vector::INVALID_OPCODE, 0, 0)
     }
 
-    /// `#GP(code)`.
+    /// Returns `#GP(code)`.
     pub const fn general_protection(code: u32) -> Self {
         Self::from_intercept(vector::GENERAL_PROTECTION, code, 0)
     }
 
-    /// `#SS(code)`.
+    /// Returns `#SS(code)`.
     pub const fn stack_fault(code: u32) -> Self {
         Self::from_intercept(vector::STACK_FAULT, code, 0)
     }
 
-    /// `#NP(code)`.
+    /// Returns `#NP(code)`.
     pub const fn segment_not_present(code: u32) -> Self {
         Self::from_intercept(vector::SEGMENT_NOT_PRESENT, code, 0)
     }
 
-    /// `#TS(code)`.
+    /// Returns `#TS(code)`.
     pub const fn invalid_tss(code: u32) -> Self {
         Self::from_intercept(vector::INVALID_TSS, code, 0)
     }
 
-    /// `#PF(code)` at the linear `address`.
+    /// Returns `#PF(code)` at the linear `address`.
     pub const fn page_fault(code: u32, address: u64) -> Self {
         Self::from_intercept(vector::PAGE_FAULT, code, address)
     }
 
-    /// `#DF(0)`.
+    /// Returns `#DF(0)`.
     pub const fn double_fault() -> Self {
         Self::from_intercept(vector::DOUBLE_FAULT, 0, 0)
     }
 
-    /// `#DB` that reports `conditions` in DR6.
+    /// Returns a `#DB` that reports `conditions` in DR6.
     pub const fn debug(conditions: u64) -> Self {
         Self { vector: vector::DEBUG, error_code: None, cr2: None, dr6: conditions }
     }
 
-    /// The `#DB` for a guest that steps itself: DR6.BS.
+    /// Returns the `#DB` for a guest that steps itself: DR6.BS.
     pub const fn single_step() -> Self {
         Self::debug(dr6::BS)
     }
@@ -142,16 +142,16 @@ const fn pushes_error_code(vector: u8) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30)
 }
 
-/// Why an access, an instruction or a delivery did not take place.
+/// The reason why an access, an instruction or a delivery did not take place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestError {
-    /// The guest's own fault, to be delivered.
+    /// A fault of the guest itself, to be delivered.
     Exception(Exception),
     /// Something that is not emulated: the monitor must stop the guest and report it.
     Unsupported(Unsupported),
 }
 
-/// What the monitor does not emulate.
+/// Features that the monitor does not emulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
     /// An event goes through a task gate.
@@ -169,7 +169,7 @@ pub enum Unsupported {
         /// RIP of the instruction.
         rip: u64,
     },
-    /// The instruction is not one of those that the monitor executes by hand.
+    /// The monitor does not emulate the instruction.
     Instruction {
         /// RIP of the instruction.
         rip: u64,

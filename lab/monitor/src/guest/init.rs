@@ -62,7 +62,7 @@ mod tests {
 
     const SIGNATURE: u32 = 0x5_06e3;
 
-    /// A processor in 64-bit mode at privilege level 3, with no register at its reset value.
+    /// Returns a processor in 64-bit mode at privilege level 3, with no register at its reset value.
     fn busy() -> Cpu {
         let segment = Segment { selector: 0x33, attributes: 0xaff, limit: 5, base: 7 };
         let table = DescriptorTableRegister { base: 0x1000, limit: 0x3ff };

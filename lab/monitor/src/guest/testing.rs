@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use super::{Cpu, DescriptorTableRegister, Gpr, GuestMemory, Segment, cr0, cr4, efer, rflags};
 
-/// RAM beginning at address 0, and the addresses that were used where there is none.
+/// RAM beginning at address 0, and the accessed addresses that have none.
 pub(super) struct Ram(Vec<u8>, RefCell<Vec<u64>>);
 
 impl Ram {
@@ -16,7 +16,7 @@ impl Ram {
         Self(vec![0; RAM], RefCell::default())
     }
 
-    /// Returns the addresses that were used in vain since the last call.
+    /// Returns the addresses without RAM that were accessed since the last call.
     pub(super) fn take_missing(&mut self) -> Vec<u64> {
         self.1.take()
     }
@@ -50,7 +50,7 @@ impl GuestMemory for Ram {
     }
 }
 
-/// Selectors of the GDT that the machine has.
+/// Selectors of the machine's GDT.
 pub(super) mod sel {
     pub(in crate::guest) const CODE64: u16 = 0x08;
     pub(in crate::guest) const DATA: u16 = 0x10;
@@ -76,7 +76,7 @@ pub(super) mod sel {
     pub(in crate::guest) const LOCAL64: u16 = 0x04;
 }
 
-/// Addresses of everything. They are guest-physical and linear, except where a test changes the mapping.
+/// Addresses of all parts, both guest-physical and linear, except where a test changes the mapping.
 pub(super) mod at {
     pub(in crate::guest) const TABLES: u64 = 0x1000;
     pub(in crate::guest) const LAST_TABLE: u64 = 0x4000;
@@ -106,7 +106,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// An interrupt gate to the handler of `vector` at privilege level 0.
+    /// Returns an interrupt gate to the handler of `vector` at privilege level 0.
     pub(super) fn interrupt(vector: u8) -> Self {
         let offset = at::HANDLERS + 16 * u64::from(vector);
         Self { selector: sel::CODE64, offset, ist: 0, kind: 14, dpl: 0, present: true }
@@ -120,8 +120,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// 64-bit mode at privilege level 0. The first 512 KiB are mapped in pages of 4 KiB for every access. All gates are
-    /// interrupt gates.
+    /// Returns 64-bit mode at privilege level 0. The first 512 KiB are mapped in pages of 4 KiB for every access. All
+    /// gates are interrupt gates.
     pub(super) fn long() -> Self {
         let mut machine = Self { cpu: Cpu::default(), ram: Ram::new() };
         for (level, table) in (at::TABLES..at::LAST_TABLE).step_by(0x1000).enumerate() {
@@ -158,7 +158,7 @@ impl Machine {
         machine
     }
 
-    /// 64-bit mode at privilege level 3.
+    /// Returns 64-bit mode at privilege level 3.
     pub(super) fn long_user() -> Self {
         let mut machine = Self::long();
         machine.cpu.cpl = 3;
@@ -169,15 +169,15 @@ impl Machine {
         machine
     }
 
-    /// Compatibility mode at privilege level 3.
+    /// Returns compatibility mode at privilege level 3.
     pub(super) fn compatibility() -> Self {
         let mut machine = Self::long_user();
         machine.cpu.cs = Segment { selector: sel::USER_CODE32, attributes: 0xcfb, limit: u32::MAX, base: 0 };
         machine
     }
 
-    /// 32-bit protected mode at privilege level 0 without paging. All gates are 32-bit interrupt gates; the TSS is a
-    /// 32-bit one.
+    /// Returns 32-bit protected mode at privilege level 0 without paging. All gates are 32-bit interrupt gates; the TSS
+    /// is a 32-bit one.
     pub(super) fn protected() -> Self {
         let mut machine = Self::long();
         machine.cpu.cr0 = cr0::PE;
@@ -192,7 +192,7 @@ impl Machine {
         machine
     }
 
-    /// 32-bit protected mode at privilege level 3.
+    /// Returns 32-bit protected mode at privilege level 3.
     pub(super) fn protected_user() -> Self {
         let mut machine = Self::protected();
         machine.cpu.cpl = 3;
@@ -203,7 +203,7 @@ impl Machine {
         machine
     }
 
-    /// Real-address mode: all segments at 0 except CS at 1000H; IP is 10H.
+    /// Returns real-address mode: all segments at 0 except CS at 1000H; IP is 10H.
     pub(super) fn real() -> Self {
         let mut machine = Self { cpu: Cpu::default(), ram: Ram::new() };
         let cpu = &mut machine.cpu;

@@ -21,21 +21,21 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// The profile of that name, if its processor runs 64-bit code, which the guests need.
+    /// Returns the profile of that name, if its processor runs 64-bit code, which the guests need.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let intel = IntelProfile::by_name(name).filter(|profile| profile.long_mode);
         intel.map(Self::Intel).or_else(|| AmdProfile::by_name(name).map(Self::Amd))
     }
 
-    /// The names that [`Profile::by_name`] finds.
+    /// Iterates over the names that [`Profile::by_name`] finds.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let intel =
             IntelProfile::all().iter().filter(|profile| profile.long_mode).map(|profile| profile.name);
         intel.chain(AmdProfile::all().iter().map(|profile| profile.name))
     }
 
-    /// Calls `tell` for each event that its general-purpose counters can count: event select, and on Intel's processors
+    /// Calls `tell` for each event that the general-purpose counters can count: event select, and on Intel's processors
     /// the unit mask from bit 8 on.
     pub fn each_event(self, tell: impl FnMut(u16)) {
         match self {
@@ -47,7 +47,7 @@ impl Profile {
         }
     }
 
-    /// The frequency of the time-stamp counter in Hz, as the processor's CPUID and MSRs say it.
+    /// Returns the frequency of the time-stamp counter in Hz, as the processor's CPUID and MSRs report it.
     #[must_use]
     pub const fn tsc_hz(self) -> u64 {
         match self {
@@ -56,7 +56,7 @@ impl Profile {
         }
     }
 
-    /// The northbridge that the profile's processors share.
+    /// Returns the northbridge that the profile's processors share.
     #[must_use]
     pub const fn northbridge(self) -> Northbridge {
         match self {
@@ -66,8 +66,8 @@ impl Profile {
     }
 }
 
-/// A processor's counting and tracing hardware. It dereferences to [`Processor`] for what both vendors' hardware does
-/// in the same way; the methods here are for what differs.
+/// A processor's counting and tracing hardware. It dereferences to [`Processor`] for the functions common to both
+/// vendors; the methods here are those that differ.
 #[derive(Debug)]
 pub enum Hardware {
     /// Intel's.
@@ -76,12 +76,12 @@ pub enum Hardware {
     Amd(AmdProcessor<'static>),
 }
 
-/// The violations that were added between two looks at one processor: ` name=count` for each kind that occurred.
+/// The violations that were added between two samples of one processor: ` name=count` for each kind that occurred.
 #[derive(Clone, Copy, Debug)]
 pub struct NewViolations {
-    /// The counts at the first look.
+    /// The counts of the first sample.
     pub before: Violations,
-    /// The counts at the second look.
+    /// The counts of the second sample.
     pub now: Violations,
 }
 
@@ -108,7 +108,7 @@ fn show_new(f: &mut fmt::Formatter<'_>, before: &[(&str, u32)], now: &[(&str, u3
 }
 
 impl Hardware {
-    /// The hardware after a cold reset. AMD processors share `northbridge`.
+    /// Returns the hardware after a cold reset. AMD processors share `northbridge`.
     #[must_use]
     pub fn new(
         profile: Profile,
@@ -122,13 +122,13 @@ impl Hardware {
         }
     }
 
-    /// Whether SYSENTER and SYSEXIT are valid instructions in 64-bit mode.
+    /// Returns true if SYSENTER and SYSEXIT are valid instructions in 64-bit mode.
     #[must_use]
     pub const fn has_sysenter_in_long_mode(&self) -> bool {
         matches!(self, Self::Intel(_))
     }
 
-    /// Which part of the monitor answers for an MSR that is not modelled here.
+    /// Returns the part of the monitor that handles an MSR without a model here.
     #[must_use]
     pub const fn msr_handler(&self, msr: u32) -> MsrHandler {
         match self {
@@ -137,33 +137,33 @@ impl Hardware {
         }
     }
 
-    /// Whether Intel PT is on.
+    /// Returns true if Intel PT is on.
     #[must_use]
     pub fn is_traced(&self) -> bool {
         matches!(self, Self::Intel(processor) if processor.is_traced())
     }
 
-    /// Whether it traces programs only: nothing that executes at privilege level 0 changes what it records, or when its
-    /// interrupts come.
+    /// Returns true if the hardware traces only user-mode code: nothing that executes at privilege level 0 changes its
+    /// records, or the time of its interrupts.
     #[must_use]
     pub fn sees_nothing_of_the_kernel(&self) -> bool {
         matches!(self, Self::Intel(processor) if processor.traces_programs_only())
     }
 
-    /// Whether the registers, with the segments' bases, must be given before the next instruction.
+    /// Returns true if the hardware needs the registers, with the segments' bases, before the next instruction.
     #[must_use]
     pub fn needs_registers_before(&self) -> bool {
         matches!(self, Self::Amd(processor) if processor.wants_registers())
     }
 
-    /// Gives the registers before the next instruction.
+    /// Sets the registers before the next instruction.
     pub fn set_registers_before(&mut self, cpu: &Cpu) {
         if let Self::Amd(processor) = self {
             processor.set_registers(tracing::registers_before(cpu));
         }
     }
 
-    /// Gives the registers after the instruction that retires now, if they are needed; `xmm` reads the SSE registers.
+    /// Sets the registers after the instruction that retires now, if they are needed; `xmm` reads the SSE registers.
     pub fn set_registers_after(&mut self, cpu: &Cpu, xmm: impl FnOnce() -> [u8; 256]) {
         if let Self::Intel(processor) = self
             && processor.wants_registers()
@@ -172,13 +172,13 @@ impl Hardware {
         }
     }
 
-    /// Reads the local APIC's register at `offset` of its page; `below` reads what the physical local APIC shows there.
+    /// Reads the local APIC's register at `offset` of its page; `below` reads the physical local APIC's register.
     pub fn read_local_apic(&self, offset: usize, below: impl FnOnce() -> u32) -> u32 {
         let offset = offset as u32;
         if self.owns_apic(offset) { self.read_apic(offset) } else { self.adjust_apic(offset, below()) }
     }
 
-    /// Writes that register. Returns `false` if the register is not modelled here.
+    /// Writes the register at `offset`. Returns `false` if it is not modelled here.
     pub fn write_local_apic(&mut self, offset: usize, value: u32) -> bool {
         let own = self.owns_apic(offset as u32);
         if own {

@@ -14,7 +14,7 @@ fn hardware(name: &str) -> Hardware {
     Hardware::new(profile, settings, AmdSettings { skid: 0, ..AmdSettings::default() }, northbridge)
 }
 
-/// A memory without any bytes, in which all addresses are mapped to themselves.
+/// A memory without any bytes, in which all addresses are identity-mapped.
 struct EmptyMemory;
 
 impl PhysMemory for EmptyMemory {
@@ -63,8 +63,8 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
     }
 }
 
-/// Which MSRs of Intel's counting and tracing hardware exist. Typed from vol. 4's tables: an MSR exists if CPUID and
-/// IA32_PERF_CAPABILITIES of the profile report the feature to which it belongs.
+/// Checks which MSRs of Intel's counting and tracing hardware exist. Typed from vol. 4's tables: an MSR exists if CPUID
+/// and IA32_PERF_CAPABILITIES of the profile report the feature to which it belongs.
 #[test]
 fn msrs_of_hardware_that_a_processor_lacks_fault() {
     type Row = (&'static str, u32, u32, &'static [&'static str]);
@@ -129,7 +129,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         let hardware = hardware(name);
         for (what, first, last, those) in rows {
             for msr in first..=last {
-                // An MSR that the model does not have must not be the physical processor's either.
+                // An MSR that the model lacks must not be passed to the physical processor either.
                 let absent = hardware.msr_handler(msr) == MsrHandler::Absent;
                 let reads = if hardware.owns_msr(msr) { hardware.read_msr(msr).is_ok() } else { !absent };
                 assert_eq!(reads, those.contains(name), "{name} {what} {msr:#x}");
@@ -141,7 +141,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
 #[test]
 fn the_local_apic_has_the_registers_of_the_maker() {
     const BELOW: u32 = 0x5_0014;
-    // Profile, offset, the value that is read at first, whether writes are handled here.
+    // Profile, offset, the initial value, `true` if writes are handled here.
     let rows = [
         ("skylake", 0x340, 1 << 16, true),
         ("skylake", 0x500, BELOW, false),
@@ -274,7 +274,7 @@ fn what_is_not_modelled_is_named_and_what_is_is_listed() {
     }
 }
 
-/// CPUID, MSR_PLATFORM_INFO and the P-states say the frequency that the guest's clock has.
+/// CPUID, MSR_PLATFORM_INFO and the P-states report the frequency of the guest's clock.
 #[test]
 fn the_clock_is_what_cpuid_and_the_registers_say() {
     let nothing = pugmark_model::CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };

@@ -1,19 +1,18 @@
-//! The monitor's own lines, on a channel of its own: a debug console at a port that the guest does not reach.
+//! The monitor's own lines, on a channel of its own: a debug console at a port that the guest cannot reach.
 //!
-//! An empty line on the channel says that the guest is about to end a line on the first serial port. A reader of both
-//! therefore knows between which lines of the guest each of the monitor's came, although they are two streams.
+//! An empty line on the channel means that the guest is about to end a line on the first serial port. From these, a
+//! reader of both streams can order the lines of the monitor and the guest.
 //!
-//! On a machine without that debug console the lines go to the first serial port, in the middle of what the guest
-//! writes there.
+//! On a machine without that debug console the lines go to the first serial port, mixed with the guest's output.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_64::instructions::port::Port;
 
-/// Port of the debug console that belongs to the monitor.
+/// Port of the monitor's debug console.
 pub(crate) const CHANNEL_PORT: u16 = 0xe8;
-/// The answer of QEMU's debug console where it is read.
+/// The value that QEMU's debug console returns for reads.
 const READ_BACK: u8 = 0xe9;
 
 /// The first serial port: its data register.
@@ -21,9 +20,9 @@ pub(crate) const COM1: u16 = 0x3f8;
 const LINE_CONTROL: u16 = COM1 + 3;
 const MODEM_CONTROL: u16 = COM1 + 4;
 const LINE_STATUS: u16 = COM1 + 5;
-/// Line control: the data register is the divisor's.
+/// Line control: the data register accesses the divisor.
 const DLAB: u8 = 1 << 7;
-/// Modem control: what is sent comes back and does not leave the port.
+/// Modem control: sent bytes are received back and do not leave the port.
 const LOOPBACK: u8 = 1 << 4;
 /// Line status: the transmitter holding register is empty.
 const THRE: u8 = 1 << 5;
@@ -33,14 +32,14 @@ pub(crate) fn is_there() -> bool {
     read(CHANNEL_PORT) == READ_BACK
 }
 
-/// Says on the channel that the guest ends a line on the first serial port, which is still to get the newline.
+/// Tells on the channel that the guest ends a line on the first serial port, which has not received the newline yet.
 pub(crate) fn end_guest_line() {
     if read(LINE_CONTROL) & DLAB == 0 && read(MODEM_CONTROL) & LOOPBACK == 0 {
         print(format_args!(""));
     }
 }
 
-/// Either place that the lines go to.
+/// One of the two outputs for lines.
 struct Output {
     own: bool,
 }
@@ -53,9 +52,9 @@ impl fmt::Write for Output {
     }
 }
 
-/// Sends a byte to the first serial port, in the state that the guest left it in.
+/// Sends a byte to the first serial port, in the state in which the guest left the port.
 fn put_serial(byte: u8) {
-    // A guest may have left the port in loopback or without its FIFO, so do not wait forever.
+    // A guest may have left the port in loopback or without its FIFO, so the wait is limited.
     for _ in 0..100_000 {
         if read(LINE_STATUS) & THRE != 0 {
             break;
@@ -70,7 +69,7 @@ fn read(port: u16) -> u8 {
 }
 
 fn write(port: u16, byte: u8) {
-    // SAFETY: both ports that this is called for send the byte, and touch no memory.
+    // SAFETY: both ports that are passed here send the byte, and touch no memory.
     unsafe { Port::new(port).write(byte) }
 }
 

@@ -1,4 +1,4 @@
-//! The guest's clock: what RDTSC reads, and the local APIC's timer.
+//! The guest's clock: the value of RDTSC, and the local APIC's timer.
 
 use pugmark_monitor::apic_timer::{ApicTimer, TimerRate};
 use pugmark_monitor::guest::Instruction;
@@ -14,10 +14,10 @@ use crate::image::vcpu::Vcpu;
 /// Divide configuration: each count of the timer below is one of its clock.
 const BY_ONE: u32 = 0b1011;
 
-/// What the processors' clocks have in common.
+/// The common part of all processors' clocks.
 pub(crate) struct SharedClock {
     time: Mutex<GuestClock>,
-    /// True if nothing but the processor whose timer is set makes the clock stand still.
+    /// True if only the processor whose timer is set can stop the clock.
     alone: bool,
     rate: ClockRate,
     /// The counter below when this was made.
@@ -27,8 +27,8 @@ pub(crate) struct SharedClock {
 }
 
 impl SharedClock {
-    /// Makes the clock of a guest whose counter has this frequency, and measures how fast the counter of this processor
-    /// counts. QEMU's timer counts nanoseconds.
+    /// Makes the clock of a guest whose counter has this frequency, and measures the rate of this processor's counter.
+    /// QEMU's timer counts nanoseconds.
     pub(crate) fn new(per_instruction: u32, alone: bool, guest_hz: u64) -> Self {
         /// Twenty milliseconds.
         const COUNTS: u32 = 20_000_000;
@@ -65,7 +65,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Returns the reading of several that took the least time: the host may have paused the others.
+    /// Returns the fastest of several readings: the host may have paused the others.
     fn best() -> Self {
         const TIMES: usize = 32;
         let read = || {
@@ -86,12 +86,12 @@ impl Reading {
 /// One processor's clock.
 pub(crate) struct OwnClock {
     shared: &'static SharedClock,
-    /// Whether this processor is stepped.
+    /// This processor is stepped.
     stepped: bool,
     timer: ApicTimer,
-    /// Whether the timer's interrupt was raised and has not been taken yet. The timer below raises the same vector.
+    /// The timer's interrupt was raised and has not been taken yet. The timer below raises the same vector.
     raised: bool,
-    /// The deadline that the timer below was set for, and how far the clock was behind the counter below then.
+    /// The deadline for which the timer below was set, and the clock's lag behind the counter below at that time.
     armed: Option<(u64, u64)>,
 }
 
@@ -105,7 +105,7 @@ impl OwnClock {
         self.shared.time.lock().now(self.shared.below())
     }
 
-    /// Notes whether this processor is stepped from now on.
+    /// Records whether this processor is stepped from now on.
     pub(crate) fn set_stepped(&mut self, stepped: bool) {
         if stepped != self.stepped {
             self.stepped = stepped;
@@ -133,8 +133,8 @@ impl OwnClock {
         Some(vector)
     }
 
-    /// Notes that an interrupt was taken. Returns whether it came from the timer below, whose interrupts the guest
-    /// does not see.
+    /// Notes that an interrupt was taken. Returns whether it came from the timer below, whose interrupts the guest does
+    /// not see.
     pub(crate) fn is_timers_below(&mut self, vector: u8) -> bool {
         if vector != self.timer.vector() {
             return false;
@@ -143,9 +143,9 @@ impl OwnClock {
         !core::mem::take(&mut self.raised)
     }
 
-    /// Lets the timer below interrupt this processor when the guest's timer is due.
+    /// Makes the timer below interrupt this processor when the guest's timer is due.
     pub(crate) fn arm(&mut self) {
-        /// The minimum time to the next interrupt while the clock may stand still.
+        /// Minimum time to the next interrupt while the clock may be stopped.
         const LEAST: u64 = 200_000;
         let Some(deadline) = self.timer.deadline() else {
             if self.armed.take().is_some() {
@@ -154,7 +154,7 @@ impl OwnClock {
             return;
         };
         let time = *self.shared.time.lock();
-        // The distance of the time from the counter below: it changes while a processor is stepped.
+        // The difference between the time and the counter below: it changes while a processor is stepped.
         let below = self.shared.below();
         let behind = below.wrapping_sub(time.now(below));
         if self.timer.vector() < 0x10 || self.armed == Some((deadline, behind)) {
@@ -176,7 +176,7 @@ impl OwnClock {
         self.timer.read(register, self.now())
     }
 
-    /// Writes that register. Returns `false` if it is not the timer's.
+    /// Writes a register of the local APIC. Returns `false` if it is not the timer's.
     pub(crate) fn write(&mut self, register: usize, value: u32) -> bool {
         let now = self.now();
         self.timer.write(register, value, now)
@@ -197,7 +197,7 @@ impl Vcpu {
         self.clock.now()
     }
 
-    /// Says whether this processor is stepped, and raises the timer's interrupt if it is due.
+    /// Records whether this processor is stepped, and raises the timer's interrupt if it is due.
     pub(crate) fn advance_clock(&mut self, stepped: bool) {
         self.clock.set_stepped(stepped);
         if let Some(vector) = self.clock.take_due() {

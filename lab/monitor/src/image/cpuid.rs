@@ -9,8 +9,8 @@ use pugmark_monitor::guest::Instruction;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Executes CPUID. The answer is that of the processor below, without what the monitor keeps to itself, and with
-    /// the changes that the model of the guest's processor makes.
+    /// Executes CPUID. The answer is that of the processor below, without the features reserved for the monitor, and
+    /// with the changes by the model of the guest's processor.
     pub(crate) fn cpuid(&mut self, instruction: &Instruction) {
         let [leaf, subleaf] = [self.cpu.gpr[0] as u32, self.cpu.gpr[1] as u32];
         let CpuidResult { eax, ebx, ecx, edx } = self.cpuid_answer(leaf, subleaf);
@@ -26,7 +26,7 @@ impl Vcpu {
         self.cpuid_answer(0x14, 0).ebx & PTWRITE != 0
     }
 
-    /// Returns the guest's answer of CPUID.
+    /// Returns the guest's CPUID values.
     pub(crate) fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
         let below = __cpuid_count(leaf, subleaf);
         let below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };

@@ -1,4 +1,4 @@
-//! Delivers events to the guest by hand.
+//! Emulates the delivery of events to the guest.
 
 use pugmark_model::{Context, Delivery, DeliveryKind};
 use pugmark_monitor::branches;
@@ -16,8 +16,8 @@ impl Vcpu {
         self.deliver(Event::Exception(exception));
     }
 
-    /// Delivers an interrupt that was taken for the guest. `repeating`: it comes between two iterations of a repeated
-    /// instruction, which the pushed RF shows.
+    /// Delivers an interrupt that was taken for the guest. `repeating`: it interrupts a repeated instruction between
+    /// two iterations, which the pushed RF shows.
     pub(crate) fn deliver_interrupt(&mut self, vector: u8, repeating: bool) {
         if repeating {
             self.cpu.rflags |= rflags::RF;
@@ -30,7 +30,7 @@ impl Vcpu {
         self.deliver(Event::Nmi);
     }
 
-    /// Delivers the guest's own fault, or ends the machine if the monitor cannot emulate what the guest needs.
+    /// Delivers the guest's own fault, or ends the machine if the monitor lacks the emulation.
     pub(crate) fn deliver_error(&mut self, error: GuestError) {
         match error {
             GuestError::Exception(exception) => self.deliver_exception(exception),

@@ -11,12 +11,12 @@ use crate::image::exit::{FAILED, exit};
 use crate::image::interrupts;
 use crate::image::vcpu::Vcpu;
 
-/// Bits of the information about a nested page fault: it was a write, a fetch, an access to the guest's page tables.
+/// Details of a nested page fault: it was a write, a fetch, an access to the guest's page tables.
 pub(crate) const NPF_WRITE: u64 = 1 << 1;
 const NPF_FETCH: u64 = 1 << 4;
 const NPF_TABLES: u64 = 1 << 33;
 
-/// Returns the access that a nested page fault was for.
+/// Returns the kind of access that caused a nested page fault.
 const fn npf_access(info: u64) -> &'static str {
     match info {
         _ if info & NPF_TABLES != 0 => "as a page table",
@@ -82,7 +82,7 @@ impl Vcpu {
             exit_code::RDPMC => self.with_instruction(instruction, Self::rdpmc),
             exit_code::IOIO => self.with_instruction(instruction, |vcpu, at| vcpu.port(info1, at)),
             exit_code::MWAIT | exit_code::MWAIT_ARMED => self.with_instruction(instruction, Self::mwait),
-            // SVM's own instructions: the guest's processor does not have them.
+            // SVM's own instructions, which the guest's processor lacks.
             exit_code::VMRUN..=exit_code::SKINIT | exit_code::INVLPGA => {
                 self.deliver_exception(Exception::invalid_opcode());
             }
@@ -90,7 +90,7 @@ impl Vcpu {
         }
     }
 
-    /// Prints what is known about an exit that the monitor cannot handle, and ends the machine.
+    /// Prints the details of an exit that the monitor cannot handle, and ends the machine.
     pub(crate) fn unexpected(&self) -> ! {
         let (control, save) = (&self.vmcb.control, &self.vmcb.save);
         report!(
@@ -114,7 +114,7 @@ impl Vcpu {
         exit(FAILED)
     }
 
-    /// Handles the exit for an interrupt that is pending and that the guest can take.
+    /// Handles the exit for a pending interrupt that the guest can take.
     fn interrupted(&mut self, instruction: Option<&Instruction>) {
         let taken = interrupts::take();
         self.record_nmi(taken.nmi);
@@ -149,7 +149,7 @@ impl Vcpu {
             {
                 self.emulate(instruction);
             }
-            // SYSCALL and SYSRET are disabled only where they must be seen.
+            // SYSCALL and SYSRET are disabled only while the monitor must see them.
             Some(Emulation::Syscall | Emulation::Sysret(_)) if self.cpu.efer & efer::SCE != 0 => {
                 self.emulate(instruction);
             }
@@ -173,9 +173,9 @@ impl Vcpu {
         self.finish(instruction, hints & 0xffff_ffff | extensions << 32);
     }
 
-    /// Executes by hand the instruction at which the processor below has exited. If it is not one that exits so,
-    /// another processor has written other code there meanwhile, as Linux does where it replaces an instruction by
-    /// way of INT3. The instruction that exited has had no effect, so the guest executes what is there now.
+    /// Emulates the instruction at which the processor below has exited. If the instruction there is not one that
+    /// causes this exit, another processor has modified the code meanwhile, as Linux does when it patches an
+    /// instruction by way of INT3. The instruction that exited has had no effect, so the guest executes the new code.
     fn emulate_at_exit(&mut self, code: u64, instruction: &Instruction) {
         if instruction.emulation().is_some_and(|emulation| emulation.exits_with(code)) {
             self.emulate(instruction);

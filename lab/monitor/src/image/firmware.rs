@@ -1,4 +1,4 @@
-//! The sizes of RAM that firmware has left in devices, set to the guest's RAM before the guest runs.
+//! Sets the RAM sizes that firmware stored in devices to the guest's RAM, before the guest runs.
 
 use x86_64::instructions::port::Port;
 
@@ -13,7 +13,7 @@ const CONFIGURATION_ADDRESS: u16 = 0xcf8;
 const CONFIGURATION_DATA: u16 = 0xcfc;
 /// The host bridge of QEMU's machine `pc`: its device ID and vendor ID.
 const I440FX: u32 = 0x1237_8086;
-/// Its register that tells coreboot how much RAM there is, in units of 8 MiB.
+/// The host bridge's register that tells coreboot the RAM size, in units of 8 MiB.
 ///
 /// Source: QEMU, hw/pci-host/i440fx.c, `I440FX_COREBOOT_RAM_SIZE`.
 const COREBOOT_RAM_SIZE: u8 = 0x57;
@@ -41,6 +41,6 @@ fn select(register: u8) {
 }
 
 fn write(port: u16, value: u8) {
-    // SAFETY: the bytes that this is called for tell software the size of RAM; they have no other effect.
+    // SAFETY: the bytes written here only tell software the size of RAM; they have no other effect.
     unsafe { Port::new(port).write(value) };
 }

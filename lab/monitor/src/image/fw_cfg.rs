@@ -1,4 +1,4 @@
-//! The firmware configuration device of the machine below, and how the guest reaches it.
+//! The firmware configuration device of the machine below, and the guest's access to it.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -10,7 +10,7 @@ use pugmark_monitor::guest_map::GuestRam;
 
 use crate::image::vcpu::Vcpu;
 
-/// The device as the guest finds it; all its processors share it. `None` if the machine has none.
+/// The device as the guest sees it; all its processors share it. `None` if the machine has none.
 static DEVICE: Mutex<Option<FwCfg>> = Mutex::new(None);
 
 /// Looks for the device, and returns whether there is one. Must be called before the guest runs.
@@ -45,7 +45,7 @@ struct Below;
 #[repr(C, align(16))]
 struct DmaRequest([AtomicU8; 16]);
 
-/// The one request that there is at a time: it is made under [`DEVICE`]'s lock.
+/// The only request at any time: it is made under [`DEVICE`]'s lock.
 static REQUEST: DmaRequest = DmaRequest([const { AtomicU8::new(0) }; 16]);
 
 impl FwCfgDevice for Below {
@@ -67,8 +67,8 @@ impl FwCfgDevice for Below {
         let at = &raw const REQUEST as u64;
         // SAFETY: the high half of an address alone starts nothing.
         unsafe { Port::new(0x514).write(((at >> 32) as u32).swap_bytes()) };
-        // SAFETY: the request that starts here is in memory of the monitor's own. The caller has limited what it reads
-        // and writes to the guest's memory.
+        // SAFETY: the request that starts here is in memory of the monitor's own. The caller has limited its reads and
+        // writes to the guest's memory.
         unsafe { Port::new(0x518).write((at as u32).swap_bytes()) };
         loop {
             let left = [0, 1, 2, 3].map(|index: usize| REQUEST.0[index].load(Ordering::SeqCst));

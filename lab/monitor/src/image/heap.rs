@@ -15,7 +15,7 @@ pub(crate) fn image_end_address() -> u64 {
     &raw const image_end as u64
 }
 
-/// Gives the allocator its memory. Must be called once, before the first allocation.
+/// Initialises the allocator. Must be called once, before the first allocation.
 pub(crate) fn initialize() {
     let start = image_end_address();
     // SAFETY: the linker script puts nothing after `image_end`, and nothing else uses the memory from there to

@@ -1,8 +1,8 @@
 //! The monitor's own interrupt descriptor table.
 //!
-//! A fault of the monitor is reported and ends the machine. Interrupts reach the monitor only where it waits for them
-//! (see [`crate::image::interrupts`]). The stub of an interrupt puts the vector into EAX of the interrupted code and
-//! returns with IF clear, so that one window takes one interrupt. The stub of an NMI sets EDX.
+//! A fault of the monitor is reported and ends the machine. Interrupts reach the monitor only in the windows of
+//! [`crate::image::interrupts`]. The stub of an interrupt puts the vector into EAX of the interrupted code and returns
+//! with IF clear, so that one window takes one interrupt. The stub of an NMI sets EDX.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -103,7 +103,7 @@ pub(crate) fn load() {
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, readonly)) };
 }
 
-/// What a stub leaves on the stack.
+/// The stack frame that a stub leaves.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct FaultFrame {

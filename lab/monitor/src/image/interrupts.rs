@@ -1,16 +1,16 @@
 //! Takes physical interrupts and NMIs on behalf of the guest.
 //!
 //! They reach the monitor only in the windows below. The monitor does not send an EOI: the interrupt stays in service
-//! until the guest, to which it is delivered next, sends the EOI.
+//! until the guest, which receives it next, sends the EOI.
 
 use core::arch::naked_asm;
 
-/// What arrived in a window.
+/// The arrivals in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TakenInterrupts {
     /// The vector of an interrupt.
     pub(crate) vector: Option<u8>,
-    /// Whether an NMI arrived.
+    /// An NMI arrived.
     pub(crate) nmi: bool,
 }
 

@@ -15,12 +15,12 @@ use crate::image::exit::{DEBUG_EXIT_PORT, exit};
 use crate::image::interrupts;
 use crate::image::vcpu::Vcpu;
 
-/// Port to which a guest writes the number of the trace session that it begins; 0 if it ends one.
+/// Port to which a guest writes the number of the trace session that begins; 0 ends the session.
 const MARKER_PORT: u16 = 0xe700;
-/// VMware's interface, by which QEMU tells how much RAM the machine has. The guest's machine does not have it.
+/// VMware's interface, through which QEMU reports the machine's RAM size. The guest's machine lacks it.
 const VMWARE_PORT: u16 = 0x5658;
 
-/// Ports at which a guest finds no device: a read gives ones, and a write has no effect but the monitor's own.
+/// Ports at which a guest finds no device: a read returns ones, and a write only affects the monitor.
 const OWN_PORTS: [RangeInclusive<u16>; 4] = [
     DEBUG_EXIT_PORT..=DEBUG_EXIT_PORT + 3,
     MARKER_PORT..=MARKER_PORT + 3,
@@ -28,17 +28,17 @@ const OWN_PORTS: [RangeInclusive<u16>; 4] = [
     VMWARE_PORT..=VMWARE_PORT + 3,
 ];
 
-/// Bits of the information about an intercepted access: IN, string, size bits 6:4, port 31:16.
+/// Details of an intercepted access: IN, string, size bits 6:4, port 31:16.
 const IN: u64 = 1 << 0;
 const STRING: u64 = 1 << 2;
 
-/// Intercepts the ports. The guest's northbridge and the firmware's device are intercepted if they are there.
+/// Intercepts the ports; those of the guest's northbridge and of the firmware's device only if they exist.
 pub(crate) fn intercept(map: &mut [u8; PORT_MAP_BYTES], has_northbridge: bool, has_fw_cfg: bool) {
     let some = |there: bool, ports| there.then_some(ports);
     let more = [
         some(has_northbridge, FIRST_PORT..=LAST_PORT),
         some(has_fw_cfg, fw_cfg::PORTS),
-        // To say where a line of the guest's ends.
+        // To mark the ends of the guest's lines.
         some(channel::is_there(), COM1..=COM1),
     ];
     for ports in OWN_PORTS.into_iter().chain(more.into_iter().flatten()) {
@@ -106,7 +106,7 @@ impl Vcpu {
         if fw_cfg::PORTS.contains(&port) {
             return self.read_fw_cfg(port, bytes);
         }
-        // An access that reaches over the edge of a device is split up.
+        // An access that crosses the boundary of a device is split.
         let ports = || (0..bytes as u16).map(|index| port.wrapping_add(index));
         if ports().any(is_own) {
             let byte = |port| if is_own(port) { 0xff } else { read_below(port, 1) };
@@ -149,8 +149,8 @@ impl Vcpu {
         session
     }
 
-    /// Ends the machine at the guest's request. Before that, each processor reports the violations that it has not
-    /// reported yet, and the log is closed.
+    /// Ends the machine at the guest's request. Before that, each processor reports its violations that are still
+    /// unreported, and the log is closed.
     fn end_machine(&mut self, value: u32) -> ! {
         if !self.peers.end_others() {
             self.end_this_processor();
@@ -173,8 +173,8 @@ impl Vcpu {
         }
     }
 
-    /// Prints how many instructions an entry into the stepped guest executed on average: stepping costs what its
-    /// entries cost.
+    /// Prints the average number of instructions per entry into the stepped guest, because entries dominate the cost of
+    /// stepping.
     fn report_steps(&self) {
         let Self { stepped, stepping_entries, .. } = *self;
         let Some(tenths) = (stepped * 10).checked_div(stepping_entries) else { return };

@@ -1,10 +1,10 @@
-//! Emulates the local APIC's page, which the guest does not reach by itself.
+//! Emulates the local APIC's page, to which the guest has no direct access.
 //!
 //! An access to the page exits. The monitor then maps a page of its own in its place, with the register's value in it,
-//! lets the guest execute that one instruction, and passes on what it wrote. Therefore the monitor need not decode the
-//! instruction. All registers are the real local APIC's, except for the LVT entry of performance monitoring and AMD's
-//! extended registers, which belong to the model. In x2APIC mode the guest reaches the same registers by MSRs, which
-//! the monitor executes.
+//! lets the guest execute that one instruction, and passes on the value that it wrote. Therefore the monitor need not
+//! decode the instruction. All registers are the real local APIC's, except for the LVT entry of performance monitoring
+//! and AMD's extended registers, which belong to the model. In x2APIC mode the guest accesses the same registers as
+//! MSRs, which the monitor emulates.
 
 use alloc::boxed::Box;
 
@@ -32,11 +32,11 @@ pub(crate) struct LocalApic {
     window: Option<Window>,
     /// The last value that the guest wrote to ICR (low).
     command: u32,
-    /// Bits 63:32 of ICR that the guest wrote last in x2APIC mode.
+    /// Bits 63:32 of the last value that the guest wrote to ICR in x2APIC mode.
     destination: u32,
-    /// Whether the guest may use x2APIC mode.
+    /// The guest may use x2APIC mode.
     offered: bool,
-    /// Whether the guest uses x2APIC mode now.
+    /// The guest is using x2APIC mode.
     extended: bool,
     peers: Peers,
 }
@@ -49,8 +49,8 @@ struct Window {
 }
 
 impl LocalApic {
-    /// `table` is the nested table of the 2 MiB that begin with the registers.
-    /// `x2apic`: the guest may use x2APIC mode.
+    /// Makes the local APIC. `table` is the nested table of the 2 MiB that begin with the registers; `x2apic`: the
+    /// guest may use x2APIC mode.
     pub(crate) fn new(table: &'static mut PageTable, peers: Peers, x2apic: bool) -> Self {
         Self {
             page: Box::new(WindowPage([0; 1024])),
@@ -76,14 +76,14 @@ impl LocalApic {
         below | if self.extended { x2apic::EXTD } else { 0 }
     }
 
-    /// Writes the guest's IA32_APIC_BASE. Returns `false` if that raises #GP.
+    /// Writes the guest's IA32_APIC_BASE. Returns `false` if the write raises #GP.
     pub(crate) fn set_base(&mut self, value: u64) -> bool {
         if !x2apic::accepts_apic_base(self.base(), value, self.offered) {
             return false;
         }
         let extended = value & x2apic::EXTD != 0;
         if extended && !self.extended {
-            // The local APIC below finds the processors by the same bits in its flat model.
+            // In its flat model, the local APIC below finds the processors by the same bits.
             self.set_destination(local_apic::LDR, x2apic::logical_id(self.peers.id().into()) << 24);
             self.set_destination(local_apic::DFR, local_apic::DFR_RESET);
         }
@@ -93,7 +93,7 @@ impl LocalApic {
         true
     }
 
-    /// Reads a register of x2APIC mode; `None`: that raises #GP.
+    /// Reads a register of x2APIC mode; `None` if the read raises #GP.
     pub(crate) fn read_msr(&self, msr: u32, clock: &OwnClock, processor: &Hardware) -> Option<u64> {
         Some(match x2apic::read(msr).filter(|_| self.extended)? {
             X2Read::Register(register) => {
@@ -106,7 +106,7 @@ impl LocalApic {
         })
     }
 
-    /// Writes a register of x2APIC mode. Returns `false` if that raises #GP.
+    /// Writes a register of x2APIC mode. Returns `false` if the write raises #GP.
     pub(crate) fn write_msr(
         &mut self,
         msr: u32,
@@ -146,10 +146,10 @@ impl LocalApic {
 
     /// Resets the registers as INIT does, and discards interrupts that are pending or in service.
     pub(crate) fn init(&mut self) {
-        /// More turns than there are vectors.
+        /// More iterations than there are vectors.
         const MAX_INTERRUPTS: usize = 512;
         for (register, value) in local_apic::VALUES_AFTER_INIT {
-            // In x2APIC mode, which INIT leaves on, the logical ID stays what it is.
+            // INIT does not leave x2APIC mode, in which the logical ID is constant.
             match register {
                 local_apic::LDR | local_apic::DFR if self.extended => {}
                 _ => self.set_destination(register, value),
@@ -162,7 +162,7 @@ impl LocalApic {
         for _ in 0..MAX_INTERRUPTS {
             let taken = interrupts::take();
             if taken.nmi {
-                // An NMI by which another processor calls is answered soon anyway; an NMI of the guest is discarded,
+                // An NMI that is another processor's call is answered soon anyway; an NMI of the guest is discarded,
                 // too.
                 let _ = self.peers.take_call();
             }
@@ -196,7 +196,7 @@ impl LocalApic {
         self.table.0[0] = (&raw const *self.page as u64) | local_apic::window_entry_flags(write);
     }
 
-    /// Closes the window after its instruction has completed, and passes on what the instruction wrote.
+    /// Closes the window after its instruction has completed, and passes on the value that the instruction wrote.
     pub(crate) fn close_window(&mut self, processor: &mut Hardware, clock: &mut OwnClock) {
         let Some(Window { register, write }) = self.window.take() else { return };
         self.table.0[0] = 0;
@@ -215,7 +215,7 @@ impl LocalApic {
         self.table.0[0] = 0;
     }
 
-    /// Ends the interrupt that was taken last and is not delivered.
+    /// Ends the last taken interrupt, which is not delivered.
     pub(crate) fn end_interrupt(&mut self) {
         write_register(local_apic::EOI, 0);
     }

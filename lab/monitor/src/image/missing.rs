@@ -1,5 +1,5 @@
-//! Reports where the guest accesses memory that it does not have: each place once. As on real hardware, a read there
-//! gives ones and a write is lost.
+//! Reports the guest's accesses to memory that it does not have, each place once. As on real hardware, a read there
+//! returns ones and a write is lost.
 //!
 //! `monitor: missing processor=N address=0x… rip=0x…: HOW`.
 
@@ -9,7 +9,7 @@ use spin::Mutex;
 use crate::image::channel::report;
 use crate::image::vcpu::Vcpu;
 
-/// The places that have been told, of all processors.
+/// The places that any processor has reported.
 static PLACES: Mutex<MissingPlaces> = Mutex::new(MissingPlaces::new());
 
 impl Vcpu {
@@ -26,15 +26,15 @@ impl Vcpu {
         }
     }
 
-    /// Ends the access to pages without memory that one instruction had. If no further place is told, reads of them
-    /// need not exit any more.
+    /// Ends one instruction's access to pages without memory. If no further place is reported, reads of them need not
+    /// exit any more.
     pub(crate) fn close_holes(&mut self) {
         if self.nested.hole_is_open() {
             self.nested.close_holes(PLACES.lock().is_full());
         }
     }
 
-    /// Reports what the monitor itself has accessed for the guest in vain, if anything, since the last call.
+    /// Reports the monitor's own accesses for the guest to missing memory since the last call.
     pub(crate) fn report_missing_of_hand(&self) {
         if let Some(address) = self.memory.take_missing() {
             self.report_missing(address, "by an instruction or event that the monitor executes");

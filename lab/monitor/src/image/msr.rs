@@ -38,7 +38,7 @@ impl Vcpu {
         self.finish(instruction, 0);
     }
 
-    /// Returns what the guest reads from an MSR; `None`: the read raises #GP.
+    /// Returns the value that the guest reads from an MSR; `None`: the read raises #GP.
     pub(crate) fn register(&mut self, msr: u32) -> Option<u64> {
         if self.processor.owns_msr(msr) {
             return self.processor.read_msr(msr).ok();

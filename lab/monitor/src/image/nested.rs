@@ -1,5 +1,5 @@
 //! Changes in the nested page tables while the guest runs: for one instruction a hole in physical memory reads as all
-//! ones, or takes a write that is forgotten, and the pages of a stretch's instructions cannot be written while the
+//! ones, or receives a write that is discarded, and the pages of a stretch's instructions are read-only while the
 //! stretch executes.
 
 use alloc::boxed::Box;
@@ -12,7 +12,7 @@ use pugmark_monitor::guest_map::{
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 
-/// The content of a page where there is no memory: all ones.
+/// The content of a page without memory: all ones.
 #[repr(C, align(4096))]
 pub(crate) struct HolePage([u8; PAGE as usize]);
 
@@ -25,11 +25,11 @@ pub(crate) struct Nested {
     root: u64,
     /// The page that the guest reads in all holes.
     hole: u64,
-    /// The page that takes the guest's writes to holes; all ones between two instructions.
+    /// The page that receives the guest's writes to holes; all ones between two instructions.
     scratch: Box<HolePage>,
-    /// The entries that lead to that page.
+    /// The entries that map that page.
     opened: Vec<*mut u64>,
-    /// The entries that may not be written.
+    /// The entries that are write-protected.
     protected: Vec<*mut u64>,
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct Nested {
 unsafe impl Send for Nested {}
 
 impl Nested {
-    /// `root` is the address of tables that live forever and that nothing else changes, except the entry of the local
-    /// APIC's page; `hole` is the address of a page of all ones.
+    /// Makes the nested tables. `root` is the address of tables that live forever and that nothing else changes, except
+    /// the local APIC's entry; `hole` is the address of a page of all ones.
     pub(crate) fn new(root: u64, hole: u64) -> Self {
         Self { root, hole, scratch: Box::new(HolePage::NEW), opened: Vec::new(), protected: Vec::new() }
     }
 
-    /// Lets the next instruction read from a page without memory, or write to it. Returns `false` if there is something
-    /// at `address`.
+    /// Lets the next instruction read from a page without memory, or write to it. Returns `false` if something is
+    /// mapped at `address`.
     pub(crate) fn open_hole(&mut self, address: u64, write: bool) -> bool {
         let scratch = &raw const *self.scratch as u64;
         let Some((entry, _)) = self.leaf(address) else { return false };
@@ -67,7 +67,7 @@ impl Nested {
         !self.opened.is_empty()
     }
 
-    /// Forgets what was written to pages without memory. The next access to them exits; if `readable`, only a write.
+    /// Discards writes to pages without memory. The next access to them exits; if `readable`, only a write.
     pub(crate) fn close_holes(&mut self, readable: bool) {
         let closed = if readable { self.hole | READ_ONLY } else { NO_MEMORY };
         for entry in self.opened.drain(..) {
@@ -108,10 +108,10 @@ impl Nested {
         }
     }
 
-    /// Returns the entry that maps `address`, and whether it maps 2 MiB; `None` if nothing is mapped.
+    /// Returns the entry that maps `address`, and `true` if it maps 2 MiB; `None` if nothing is mapped.
     ///
-    /// The result can be read and written: all tables live forever at addresses that are mapped to themselves, and this
-    /// processor is the only one that changes them, while its guest does not run.
+    /// The result can be read and written: all tables live forever at identity-mapped addresses, and only this
+    /// processor changes them, while its guest does not run.
     fn leaf(&self, address: u64) -> Option<(*mut u64, bool)> {
         let mut table = self.root as *mut u64;
         for level in (1..=4).rev() {
@@ -131,7 +131,7 @@ impl Nested {
     }
 }
 
-/// Puts a table of small pages in place of the large page that `entry` maps, and returns the entry of `page` in it.
+/// Replaces the large page that `entry` maps by a table of small pages, and returns the entry of `page` in it.
 fn split(entry: *mut u64, page: u64) -> *mut u64 {
     let table: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
     let start = page & !(LARGE_PAGE - 1);

@@ -1,4 +1,4 @@
-//! The processors of the machine, and how one of them reaches another.
+//! The processors of the machine, and the calls between them.
 //!
 //! Each of them runs one of the guest's processors in its own loop, and no other one touches its data. A processor
 //! calls another one by an NMI, which is noticed at once even if the guest there runs freely or has halted.
@@ -14,24 +14,24 @@ use crate::image::apic_registers::send;
 use crate::image::exit::fatal;
 use crate::image::tsc::tsc;
 
-/// How many cycles of the time-stamp counter a processor is given to end: a second or more.
+/// Cycles of the time-stamp counter within which a processor must end: a second or more.
 const END_TIMEOUT: u64 = 4_000_000_000;
 
-/// Whether the guest ends, so that every processor must end.
+/// The guest is ending, so every processor must end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// What other processors may know about a processor.
+/// The part of a processor's state that other processors may access.
 struct Peer {
     id: AtomicU8,
     ldr: AtomicU32,
     dfr: AtomicU32,
     startup: StartupState,
-    /// Whether the next NMI that arrives is a call from another processor.
+    /// The next NMI that arrives is a call from another processor.
     called: AtomicBool,
     ended: AtomicBool,
 }
 
-/// All processors, seen by one of them.
+/// All processors, as seen by one of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Peers {
     all: &'static [Peer],
@@ -88,12 +88,12 @@ impl Peers {
         &self.own_peer().startup
     }
 
-    /// Returns whether the guest ends.
+    /// Returns whether the guest is ending.
     pub(crate) fn machine_ends(&self) -> bool {
         ENDING.load(Ordering::Acquire)
     }
 
-    /// Returns whether the NMI that has just been taken was a call, and not the guest's.
+    /// Returns whether the NMI just taken was a call, and not the guest's.
     pub(crate) fn take_call(&self) -> bool {
         self.own_peer().called.swap(false, Ordering::AcqRel)
     }
@@ -102,7 +102,7 @@ impl Peers {
     pub(crate) fn send_init(&self, to: Destination) {
         for index in self.addressed(to) {
             if index == 0 {
-                // After INIT the first processor would begin in the firmware, where the monitor cannot follow.
+                // After INIT the first processor would start in the firmware, where the monitor cannot follow.
                 fatal!("the guest sends INIT to its first processor, which the monitor cannot start again");
             }
             self.all[index].startup.send_init();
@@ -149,7 +149,7 @@ impl Peers {
         (0..all.len()).filter(move |&index| to.includes(&all[index].identity(), index == own))
     }
 
-    /// Makes a processor check what others have sent to it. This processor checks anyway before it enters the guest.
+    /// Makes a processor check its requests from others. This processor checks anyway before it enters the guest.
     fn call(&self, index: usize) {
         let peer = &self.all[index];
         // One pending NMI is enough for all requests.

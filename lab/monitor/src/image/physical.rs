@@ -1,4 +1,4 @@
-//! Access to physical memory, which the boot code mapped to itself.
+//! Access to physical memory, which the boot code identity-mapped.
 
 use core::arch::asm;
 use core::cell::Cell;
@@ -12,7 +12,7 @@ use pugmark_truth::probe::REGION_BYTES;
 #[derive(Clone, Debug)]
 pub(crate) struct Physical {
     extent: Extent,
-    /// The last address that the guest has used in vain.
+    /// The last address without memory that the guest accessed.
     missing: Cell<Option<u64>>,
 }
 
@@ -20,22 +20,22 @@ pub(crate) struct Physical {
 enum Extent {
     /// All memory below this address.
     Below(u64),
-    /// The guest's memory, which leaves out the monitor, and a region that its processors' hardware may also write:
-    /// its address and its number of bytes. The ranges are what firmware has left for the guest to read.
+    /// The guest's memory, which excludes the monitor; a region that its processors' hardware may also write, as
+    /// address and size; and the ranges that firmware has left for the guest to read.
     Guest(GuestRam, (u64, u64), &'static [(u64, u64)]),
 }
 
 impl Physical {
-    /// Memory below `end`.
+    /// Returns memory below `end`.
     ///
     /// # Safety
-    /// The memory must be mapped to itself and readable. A caller that writes through the value is responsible for what
-    /// it overwrites.
+    /// The memory must be identity-mapped and readable. A caller that writes through the value is responsible for the
+    /// data that it overwrites.
     pub(crate) const unsafe fn below(end: u64) -> Self {
         Self { extent: Extent::Below(end), missing: Cell::new(None) }
     }
 
-    /// The guest's memory, the region of a probe if there is one, and ranges of the firmware's.
+    /// Returns the guest's memory, the region of a probe if there is one, and ranges of the firmware's.
     ///
     /// # Safety
     /// As for [`Physical::below`].
@@ -51,7 +51,7 @@ impl Physical {
         Self { extent: Extent::Guest(ram, probe, firmware), missing: Cell::new(None) }
     }
 
-    /// Returns the last address that the guest has used where nothing answers, once.
+    /// Returns, once, the last address without memory or device that the guest accessed.
     pub(crate) fn take_missing(&self) -> Option<u64> {
         self.missing.take()
     }
@@ -82,8 +82,8 @@ impl GuestMemory for Physical {
         }
         match out.len() {
             8 => out.copy_from_slice(&load(address)),
-            // The bytes of an instruction: two loads that overlap are faster than a string instruction, which takes one
-            // turn per byte.
+            // The bytes of an instruction: two overlapping loads are faster than a string instruction, which takes one
+            // iteration per byte.
             9..=15 => {
                 let tail = out.len() - 8;
                 out[..8].copy_from_slice(&load(address));
@@ -108,7 +108,7 @@ impl GuestMemory for Physical {
             address += 8;
         }
         match bytes.last_chunk::<8>() {
-            // A load that overlaps the one before is faster than a load for each byte.
+            // A load that overlaps the previous one is faster than a load for each byte.
             Some(last) => rest.is_empty() || load(address + rest.len() as u64 - 8) == *last,
             None => rest.iter().zip(address..).all(|(byte, address)| load_byte(address) == *byte),
         }
@@ -185,7 +185,7 @@ fn load_byte(address: u64) -> u8 {
     value
 }
 
-/// Writes `bytes` at `address`. The caller has checked that the guest reaches all of them.
+/// Writes `bytes` at `address`. The caller has checked that all of them are guest memory.
 fn fill(address: u64, bytes: &[u8]) {
     // SAFETY: source and destination are as long as `bytes`. The destination is the guest's, and the maker of the
     // `Physical` has promised that it may be written.

@@ -1,8 +1,7 @@
-//! A probe on the board: the monitor itself traces the guest from its first instruction on, by Intel PT.
+//! A probe: the monitor itself traces the guest from its first instruction on, by Intel PT.
 //!
-//! The guest sees that the unit is on, because it reads the unit's real registers. The probe ends when the guest
-//! switches the unit off, or when as many instructions have been traced as were asked for; then the unit is the
-//! guest's.
+//! The guest can see that the unit is on, because it reads the unit's real registers. The probe ends when the guest
+//! switches the unit off, or when the requested number of instructions has been traced; then the unit is the guest's.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Configuration and Programming Guideline" and "Table of Physical
 //! Addresses (ToPA)".
@@ -21,9 +20,9 @@ const RTIT_OUTPUT_BASE: u32 = 0x560;
 const RTIT_OUTPUT_MASK_PTRS: u32 = 0x561;
 const RTIT_CTL: u32 = 0x570;
 const RTIT_STATUS: u32 = 0x571;
-/// TraceEn, OS, User, ToPA, BranchEn: all branches at all levels, without times.
+/// TraceEn, OS, User, ToPA, BranchEn: all branches at all levels, without timing packets.
 const CONTROL: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 8 | 1 << 13;
-/// An entry of a ToPA table: it leads to a table, the last one; tracing stops when its region is full.
+/// Flags of a ToPA entry: the last entry, which links to a table; tracing stops when its region is full.
 const END: u64 = 1 << 0;
 const STOP: u64 = 1 << 4;
 /// The number of slots in the table of addresses with recorded code.
@@ -31,20 +30,20 @@ const SLOTS: usize = 1 << 19;
 /// WRMSR.
 const WRMSR: &[u8] = &[0x0f, 0x30];
 
-/// What a probe has to do.
+/// The state of a running probe.
 pub(crate) struct Probe {
     seen: SeenCode<'static>,
-    /// How many more instructions are traced.
+    /// Number of instructions left to trace.
     left: u64,
 }
 
 impl Vcpu {
-    /// Begins to trace this many instructions. Returns `false` if the processor has no Intel PT, or the region has no
-    /// room.
+    /// Begins to trace this many instructions. Returns `false` if the processor has no Intel PT, or the region is too
+    /// small.
     ///
     /// # Safety
-    /// The region, of [`REGION_BYTES`] bytes at a multiple of as many, must be memory that is mapped to itself and that
-    /// nothing else uses. The guest's memory must have been made with it.
+    /// The region, of [`REGION_BYTES`] bytes at a multiple of that size, must be identity-mapped memory that nothing
+    /// else uses. It must have been passed to the constructor of the guest's memory.
     pub(crate) unsafe fn begin_probe(&mut self, region: u64, instructions: u64) -> bool {
         // SAFETY: the caller promises that this is memory of this size. The unit writes to the other half.
         let words = unsafe { core::slice::from_raw_parts(region as *const AtomicU64, PACKETS as usize / 8) };
@@ -95,16 +94,16 @@ impl Vcpu {
         self.probe = Some(probe);
     }
 
-    /// Ends the trace in front of the next instruction.
+    /// Ends the trace before the next instruction.
     fn end_probe(&mut self, mut probe: Probe, next: Context) {
         self.end_part(&mut probe, next);
         probe.seen.writer().finish();
         self.session = 0;
     }
 
-    /// Ends a part of the trace in front of the next instruction. Returns whether there was room to note it.
+    /// Ends a part of the trace before the next instruction. Returns whether there was room to record the part.
     fn end_part(&mut self, probe: &mut Probe, next: Context) -> bool {
-        // The unit takes a write that clears TraceEn, whatever it holds.
+        // The unit accepts any write that clears TraceEn.
         let _ = self.write_unit(RTIT_CTL, CONTROL & !1, next);
         let packets = self.processor.read_msr(RTIT_OUTPUT_MASK_PTRS).map_or(0, |pointers| pointers >> 32);
         probe.seen.writer().end_part(packets, self.session)
@@ -117,7 +116,7 @@ impl Vcpu {
         self.write_unit(RTIT_CTL, CONTROL, next)
     }
 
-    /// Writes a register of the unit, as if it were written in front of the next instruction.
+    /// Writes a register of the unit, as if immediately before the next instruction.
     fn write_unit(&mut self, msr: u32, value: u64, next: Context) -> Result<(), GeneralProtection> {
         let at = Retired { before: next, after: next, bytes: WRMSR, tsc: self.now(), operand: 0 };
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };

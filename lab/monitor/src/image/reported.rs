@@ -1,4 +1,4 @@
-//! Which of the guest's violations have been reported.
+//! The guest's violations that have been reported.
 
 use alloc::vec::Vec;
 
@@ -8,14 +8,14 @@ use pugmark_model::Violations;
 #[derive(Debug)]
 pub(crate) struct ReportedViolations {
     pub(crate) violations: Violations,
-    /// Whether any were reported since the session began.
+    /// A violation was reported since the session began.
     pub(crate) in_session: bool,
-    /// The events that are not modelled and that a counter was enabled for.
+    /// The unmodelled events for which a counter was enabled.
     pub(crate) events: Vec<u64>,
 }
 
 impl ReportedViolations {
-    /// The state in which nothing has been reported, on a processor with these violations.
+    /// Returns the state in which nothing has been reported, on a processor with these violations.
     pub(crate) const fn new(violations: Violations) -> Self {
         Self { violations, in_session: false, events: Vec::new() }
     }

@@ -1,5 +1,5 @@
-//! What compiled Rust needs from the system below it: a panic handler and, on a hosted target, the C memory functions
-//! and the names of the unwinder. On `target_os = "none"` compiler_builtins provides the memory functions.
+//! The system functions that compiled Rust needs: a panic handler and, on a hosted target, the C memory functions and
+//! the names of the unwinder. On `target_os = "none"` compiler_builtins provides the memory functions.
 
 use core::panic::PanicInfo;
 
@@ -14,20 +14,20 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 mod hosted {
     use core::arch::naked_asm;
 
-    /// Named by the unwind tables of a hosted target. It is never called, because a panic aborts.
+    /// Satisfies the unwind tables of a hosted target. It is never called, because a panic aborts.
     // SAFETY: the name is the one the compiler reserves for this; no other definition is linked.
     #[unsafe(no_mangle)]
     extern "C" fn rust_eh_personality() {}
 
-    /// Named by landing pads in the precompiled core library. It is never called.
+    /// Satisfies landing pads in the precompiled core library. It is never called.
     // SAFETY: as above.
     #[unsafe(no_mangle)]
     extern "C" fn _Unwind_Resume() -> ! {
         crate::image::exit::fatal!("_Unwind_Resume was called: the monitor cannot unwind")
     }
 
-    // These functions are in assembly, because a loop in Rust may be compiled into a call of the very function.
-    // Functions that usually get few bytes avoid string instructions, because TCG needs a long time for each iteration.
+    // These functions are in assembly, because a loop in Rust may be compiled into a call of the function that contains
+    // it. Functions that usually receive few bytes avoid string instructions, whose iterations are slow in TCG.
 
     // SAFETY: C's `memcpy`, and the only definition in the image.
     #[unsafe(no_mangle)]

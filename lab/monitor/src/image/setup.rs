@@ -41,22 +41,22 @@ use crate::image::svm::{NoSvm, enable_svm};
 use crate::image::vcpu::Vcpu;
 use crate::image::vmrun::Sse;
 
-/// Why there is no guest to run.
+/// The reason why there is no guest to run.
 pub(crate) enum SetupError {
     /// There is no PVH start info at this address.
     StartInfo(u64),
     /// The machine has no RAM below this address, which the guest and the log need.
     Memory(u64),
-    /// This place of the log is not above the guest's RAM and the monitor.
+    /// This location of the log is not above the guest's RAM and the monitor.
     LogPlace(Module),
     Svm(NoSvm),
     CommandLine(String),
     NoGuest,
-    /// This place of a file is not in the RAM above the monitor.
+    /// This location of a file is not in the RAM above the monitor.
     NoFile(Module),
     Guest(loader::LoadError),
     Truth(pugmark_truth::TruthError),
-    /// A probe cannot be in that place, or the processor has nothing to trace with.
+    /// The probe's region is invalid, or the processor has no Intel PT.
     Probe,
     /// The processor with this local APIC ID does not start.
     Processor(u8),
@@ -102,10 +102,10 @@ impl From<cmdline::OptionError<'_>> for SetupError {
     }
 }
 
-/// Makes the guest's processors, loads the kernel that came as a module, and parks all processors but the first.
+/// Makes the guest's processors, loads the kernel that came as a module, and parks all processors except the first.
 /// Returns the first one, ready to run the kernel.
 pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
-    // SAFETY: the boot code mapped the first 4 GiB to themselves. This value is only read through.
+    // SAFETY: the boot code identity-mapped the first 4 GiB. This value is only used for reads.
     let machine = unsafe { Physical::below(1 << 32) };
     let info = StartInfo::read(start_info, &machine).ok_or(SetupError::StartInfo(start_info))?;
     let line = command_line(info.command_line, &machine);
@@ -125,8 +125,8 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     enable_svm().map_err(SetupError::Svm)?;
 
     let firmware: &'static [(u64, u64)] = firmware(&info.memory, options.ram).collect::<Vec<_>>().leak();
-    // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written
-    // only while the guest does not run, or in the way that one of the guest's processors would write it.
+    // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written only while the
+    // guest does not run, or as one of the guest's processors would write it.
     let mut memory = unsafe { Physical::guest(options.ram, options.probe, firmware) };
     let start = load(&info, &options, &mut memory)?;
     firmware_devices::show_ram(options.ram);
@@ -154,7 +154,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..initial_state(start) };
     startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
     if let Some(region) = options.probe {
-        // SAFETY: there is memory there, above the guest's and the monitor's, and nothing else is said to be in it.
+        // SAFETY: memory exists there, above the guest's and the monitor, and nothing else is placed in it.
         let begun = unsafe { first.begin_probe(region, options.probe_instructions) };
         if !begun {
             return Err(SetupError::Probe);
@@ -163,7 +163,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     Ok(first)
 }
 
-/// What the guest's processors have in common.
+/// The common part of the guest's processors.
 struct MachinePlan<'a> {
     options: MonitorOptions<'a>,
     map: GuestMap<'a>,
@@ -175,8 +175,8 @@ struct MachinePlan<'a> {
 }
 
 impl MachinePlan<'_> {
-    /// Makes a processor in the state after power-up. It has its own nested tables, so that a window in place of the
-    /// local APIC's page is open to one processor only.
+    /// Makes a processor in the state after power-up. It has its own nested tables, so that only this processor sees
+    /// its window in place of the local APIC's page.
     fn vcpu(&self, peers: Peers) -> Vcpu {
         let hole = &raw const HOLE as u64;
         let (nested_cr3, local_apic_table) = nested_tables(&self.map);
@@ -211,7 +211,7 @@ impl MachinePlan<'_> {
             session: 0,
             step_policy: self.options.step,
             time_records: EveryNth::new(self.options.times),
-            // An interrupt that one instruction of a stretch raises must not be due before the last instruction.
+            // An interrupt raised by one instruction of a stretch must not be due before the last instruction.
             max_stretch: self.options.stretch.min(self.options.skid() as usize),
             stepped: 0,
             stepping_entries: 0,
@@ -225,8 +225,7 @@ fn hardware(options: &MonitorOptions<'_>, northbridge: &'static Northbridge) -> 
     Hardware::new(options.profile, options.settings, options.amd, northbridge)
 }
 
-/// Returns how fast the guest's timer counts: with the crystal of CPUID leaf 15H, else about a hundred million times a
-/// second.
+/// Returns the rate of the guest's timer: the crystal clock of CPUID leaf 15H, else about 100 MHz.
 fn timer_rate(processor: &Hardware, frequency: u64) -> TimerRate {
     let CpuidResult { eax, ebx, .. } =
         processor.cpuid(0x15, 0, CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
@@ -261,7 +260,7 @@ fn has_ram(memory: &[MemoryRange], end: u64) -> bool {
     memory.iter().any(|range| range.kind == MemoryKind::Ram && range.start <= 1 << 20 && range.end() >= end)
 }
 
-/// Returns whether a probe's region can be at this address.
+/// Returns whether this address is valid for a probe's region.
 fn has_room_for_probe(region: u64, options: &MonitorOptions<'_>, memory: &[MemoryRange]) -> bool {
     let Some(end) = region.checked_add(REGION_BYTES).filter(|_| region.is_multiple_of(REGION_BYTES)) else {
         return false;
@@ -311,13 +310,13 @@ fn above_guest(ram: GuestRam) -> u64 {
 /// Returns a file that QEMU has put into memory; `None` if it is not in RAM from `above` on.
 ///
 /// # Safety
-/// Nobody may write to it while the result is used.
+/// Nothing may write to it while the result is used.
 unsafe fn file<'a>(place: Module, above: u64, memory: &[MemoryRange]) -> Option<&'a [u8]> {
     let end = place.start.checked_add(place.bytes)?;
     let within = |range: &MemoryRange| range.start <= place.start && end <= range.end();
     let in_ram = memory.iter().any(|range| range.kind == MemoryKind::Ram && within(range));
-    // SAFETY: the boot code mapped this RAM to itself. It is above the guest's memory and the monitor's heap; the log
-    // is made later, and the caller promises the rest.
+    // SAFETY: the boot code identity-mapped this RAM. It is above the guest's memory and the monitor's heap; the log is
+    // made later, and the caller promises the rest.
     (in_ram && place.start >= above && end <= 1 << 32)
         .then(|| unsafe { core::slice::from_raw_parts(place.start as *const u8, place.bytes as usize) })
 }
@@ -330,7 +329,7 @@ fn truth_log(place: Module, mode: LogMode) -> Result<LogWriter<'static>, pugmark
     LogWriter::with_mode(words, mode)
 }
 
-/// The page that the guest reads where there is no memory.
+/// The page that the guest reads in holes of its memory.
 static HOLE: HolePage = HolePage::NEW;
 
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.
@@ -359,7 +358,7 @@ struct PermissionMaps {
 }
 
 impl PermissionMaps {
-    /// Makes the maps of what is intercepted for a guest with this `processor`.
+    /// Makes the maps of intercepts for a guest with this `processor`.
     fn new(processor: &Hardware, northbridge: &Northbridge, has_fw_cfg: bool) -> &'static Self {
         let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
         for msr in permission_map::mapped_msrs() {

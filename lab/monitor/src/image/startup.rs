@@ -1,4 +1,4 @@
-//! How the processors other than the first enter the monitor, and how the guest starts them.
+//! The start of the other processors: their entry into the monitor, and their start by the guest.
 //!
 //! The monitor starts each of them before the guest begins, and parks it. A parked processor halts until the guest
 //! starts it with INIT and a start-up interrupt. It is parked again at each INIT.
@@ -123,7 +123,7 @@ fn start_one(vcpu: Vcpu) -> Result<(), u8> {
     Err(id)
 }
 
-/// The entry point of these processors in 64-bit mode.
+/// Runs one of these processors from its entry into 64-bit mode on.
 extern "C" fn further_processor_main() -> ! {
     idt::load();
     if let Err(error) = enable_svm() {
@@ -138,7 +138,7 @@ extern "C" fn further_processor_main() -> ! {
 }
 
 impl Vcpu {
-    /// Does what another processor has requested of this one.
+    /// Handles the requests of other processors.
     pub(crate) fn answer_requests(&mut self) {
         if self.peers.machine_ends() {
             self.end_this_processor();
@@ -158,7 +158,7 @@ impl Vcpu {
         }
     }
 
-    /// Returns whether another processor has requested anything of this one.
+    /// Returns whether another processor has made a request.
     pub(crate) fn has_requests(&self) -> bool {
         self.peers.startup().has_received_init() || self.peers.machine_ends()
     }
@@ -192,7 +192,7 @@ impl Vcpu {
         self.emulated_without_exit = false;
     }
 
-    /// Halts until a start-up interrupt comes. NMIs that others send in the meantime are lost.
+    /// Halts until a start-up interrupt arrives. NMIs that others send in the meantime are lost.
     fn wait_for_start_up(&mut self) {
         loop {
             if self.has_requests() {

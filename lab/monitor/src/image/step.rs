@@ -33,14 +33,14 @@ impl Vcpu {
         }
     }
 
-    /// Executes by hand an instruction that the processor below has not begun.
+    /// Emulates an instruction that the processor below has not begun.
     fn emulate_without_exit(&mut self, instruction: &Instruction) {
         self.emulated_without_exit = true;
         self.emulate(instruction);
         self.emulated_without_exit = false;
     }
 
-    /// Executes an instruction by hand.
+    /// Emulates an instruction.
     pub(crate) fn emulate(&mut self, instruction: &Instruction) {
         let before = self.context();
         self.vmsave();
@@ -112,7 +112,7 @@ impl Vcpu {
         self.repeating_rip == Some(instruction.rip())
     }
 
-    /// Accounts for an instruction whose effect the monitor has produced, and moves past it.
+    /// Accounts for an instruction whose effect the monitor has produced, and advances RIP.
     pub(crate) fn finish(&mut self, instruction: &Instruction, operand: u64) {
         let before = self.context();
         let next = pugmark_monitor::guest::retire(&mut self.cpu, instruction);
@@ -138,7 +138,7 @@ impl Vcpu {
         }
     }
 
-    /// Executes HLT: waits for an event that ends it.
+    /// Executes HLT: waits for an event that ends the halt.
     fn halt(&mut self) {
         self.pass_on_interrupts();
         // A pending NMI ends the halt at once.
@@ -163,7 +163,7 @@ impl Vcpu {
 }
 
 /// Returns whether the processor below exits at the instruction; it has SCE clear while the guest is stepped. An
-/// instruction at which it exits appears in a log that QEMU keeps of that processor.
+/// instruction that exits appears in QEMU's execution log of that processor.
 const fn exits(emulation: Emulation) -> bool {
     use Emulation::{Int, Int1, Int3, Into, Iret, Popf, Pushf, Syscall, Sysret};
     matches!(emulation, Pushf(_) | Popf(_) | Iret(_) | Int(_) | Int3 | Int1 | Into | Syscall | Sysret(_))

@@ -1,8 +1,8 @@
-//! Executes several instructions of the guest in one go.
+//! Executes several instructions of the guest at full speed.
 //!
-//! If the processor must execute certain instructions one after the other, or leave them at one of a few addresses,
-//! then a breakpoint at each of these addresses serves as well as a trap after each instruction, and saves an entry
-//! into the guest for each. If a fault or an interrupt ends the run, RIP tells how far it came.
+//! If certain instructions execute in sequence, or leave the sequence at one of a few addresses, a breakpoint at each
+//! of these addresses replaces a trap after each instruction, and saves an entry into the guest for each. If a fault or
+//! an interrupt ends the run, RIP tells how many executed.
 
 use core::arch::asm;
 
@@ -18,8 +18,8 @@ use crate::image::step::EXIT_DEBUG;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Executes `first`, the next instruction, and the instructions that must follow it. Returns `false`, and does
-    /// nothing, if `first` must be stepped.
+    /// Executes `first`, the next instruction, and the instructions that follow it in sequence. Returns `false`, and
+    /// does nothing, if `first` must be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
         if self.stepped_alone.take() == Some(first.rip()) {
             return false;
@@ -41,16 +41,16 @@ impl Vcpu {
         done
     }
 
-    /// Executes what was found. Returns `false`, and does nothing, if the monitor itself would hit a breakpoint.
+    /// Executes a stretch. Returns `false`, and does nothing, if the monitor itself would hit a breakpoint.
     fn enter_stretch(&mut self, first: &Instruction, stretch: &Stretch) -> bool {
-        // The monitor itself is at these addresses.
+        // The monitor occupies these addresses.
         if stretch.exits().any(|exit| MONITOR.contains(&exit)) {
             return false;
         }
         let before = self.context();
         let count = self.cpu.get(Gpr::Rcx);
         let begins_on_one = stretch.is_loop();
-        // If one of the instructions changes one of the others, it exits.
+        // If one of the instructions modifies another one, the write exits.
         self.nested.protect(stretch.addresses());
         let breakpoints = Breakpoints::set(stretch);
         self.enter(EntryMode::Stretch { breakpoints: stretch.exits().len(), begins_on_one });
@@ -79,7 +79,7 @@ impl Vcpu {
         {
             self.stepped_alone = Some(rip);
         } else if changed.is_some() {
-            // What exited was not the instruction that was found; the next entry finds it.
+            // The instruction that exited is not the one that was found; the next entry finds it.
         } else if self.vmcb.control.exit_code != EXIT_DEBUG {
             self.exited(stretch.instructions().get(executed));
         } else if !stretch.exits().any(|exit| exit == rip) {
@@ -88,7 +88,7 @@ impl Vcpu {
         true
     }
 
-    /// Accounts for `instructions`, which have changed nothing in the context except RIP.
+    /// Accounts for `instructions`, which have changed only RIP in the context.
     fn retire_stretch(&mut self, instructions: &[Instruction], before: Context) {
         let mut before = before;
         let rip = self.cpu.rip;

@@ -1,4 +1,4 @@
-//! SVM, by which the processor below runs a guest.
+//! SVM, the virtualization extension with which the processor below runs a guest.
 
 use alloc::boxed::Box;
 use core::fmt;

@@ -1,4 +1,4 @@
-//! One of the guest's processors.
+//! The guest's vCPUs.
 
 use alloc::boxed::Box;
 
@@ -24,9 +24,9 @@ use crate::image::probe::Probe;
 use crate::image::reported::ReportedViolations;
 use crate::image::vmrun::{Sse, has_lost_the_guest, vmrun};
 
-/// One of the guest's processors, with everything that no other processor uses.
+/// One of the guest's processors, with all state that no other processor uses.
 pub(crate) struct Vcpu {
-    /// All processors of the machine, seen by this one.
+    /// All processors of the machine, as seen by this one.
     pub(crate) peers: Peers,
     /// The state that the guest's software sees.
     pub(crate) cpu: Cpu,
@@ -37,41 +37,41 @@ pub(crate) struct Vcpu {
     pub(crate) profile: Profile,
     /// The model of the processor's tracing hardware.
     pub(crate) processor: Hardware,
-    /// The northbridge that it shares with the other processors.
+    /// The northbridge that the processors share.
     pub(crate) northbridge: &'static Northbridge,
     pub(crate) nested: Nested,
-    /// RIP of an instruction that was about to change those after it, and so must be stepped.
+    /// RIP of an instruction that was about to modify its successors, and so must be stepped.
     pub(crate) stepped_alone: Option<u64>,
     pub(crate) local_apic: LocalApic,
     /// The guest's clock.
     pub(crate) clock: OwnClock,
     /// The guest's memory.
     pub(crate) memory: Physical,
-    /// An NMI has arrived and was not delivered yet.
+    /// An NMI has arrived and has not been delivered yet.
     pub(crate) nmi_pending: bool,
     /// RIP of the repeated instruction whose iteration was the last step.
     pub(crate) repeating_rip: Option<u64>,
     /// Linear address of the instruction that retired last.
     pub(crate) last_ip: u64,
-    /// RIP of the instruction that the monitor is at.
+    /// RIP of the instruction that the monitor is handling.
     pub(crate) at_rip: u64,
-    /// The current instruction is executed by hand without an exit.
+    /// The current instruction is emulated without an exit.
     pub(crate) emulated_without_exit: bool,
     /// The session that the last marker named.
     pub(crate) session: u16,
     pub(crate) step_policy: StepPolicy,
-    /// Maximum number of instructions that are executed in one go.
+    /// Maximum number of instructions in a stretch.
     pub(crate) max_stretch: usize,
-    /// Whether each access to the tracing hardware's MSRs is reported.
+    /// Each access to the tracing hardware's MSRs is reported.
     pub(crate) reports_accesses: bool,
     /// The guest's violations that have been reported.
     pub(crate) reported: ReportedViolations,
     /// Number of instructions that were accounted for, and of entries into the guest while it was stepped.
     pub(crate) stepped: u64,
     pub(crate) stepping_entries: u64,
-    /// How often the log gets the time of an instruction.
+    /// Decides which instructions' times are logged.
     pub(crate) time_records: EveryNth,
-    /// What traces the guest for the monitor, from its first instruction on.
+    /// The monitor's own trace of the guest, from its first instruction on.
     pub(crate) probe: Option<Probe>,
     /// The truth log; `None` if it is disabled.
     pub(crate) truth: Option<LogWriter<'static>>,
@@ -104,7 +104,7 @@ const STEPPING1: u32 = intercept1::PUSHF
     | intercept1::HLT
     | intercept1::TASK_SWITCH;
 const STEPPING2: u32 = intercept2::MWAIT | intercept2::MWAIT_ARMED;
-/// Intercepts #UD, which instructions that the processor below lacks may raise.
+/// Intercepts #UD, which an instruction raises if the processor below lacks it.
 const INVALID_OPCODE: u32 = 1 << 6;
 
 impl Vcpu {
@@ -118,7 +118,7 @@ impl Vcpu {
                 self.answer_requests();
                 continue;
             }
-            // An event of the tracing hardware comes before the next instruction.
+            // An event of the tracing hardware precedes the next instruction.
             if let Some(fault) = self.processor.take_page_fault() {
                 self.deliver_exception(Exception::page_fault(fault.code, fault.address));
                 continue;
@@ -141,18 +141,18 @@ impl Vcpu {
         }
     }
 
-    /// Returns whether the next instruction alone reaches a page in place of the local APIC's, or one where there is no
+    /// Returns whether only the next instruction can access the page in place of the local APIC's, or a page without
     /// memory.
     pub(crate) fn window_is_open(&self) -> bool {
         self.local_apic.window_is_open() || self.nested.hole_is_open()
     }
 
-    /// Returns whether each instruction must be seen.
+    /// Returns whether the guest must be stepped.
     pub(crate) fn is_stepped(&self) -> bool {
         self.is_logged() || self.processor.needs_each_instruction()
     }
 
-    /// Returns whether the tracing hardware sees nothing of what executes until it returns from the kernel.
+    /// Returns whether the tracing hardware sees no instruction until execution returns from the kernel.
     fn is_unseen(&self) -> bool {
         self.step_policy == StepPolicy::Traced
             && self.cpu.cpl == 0
@@ -160,7 +160,7 @@ impl Vcpu {
             && self.processor.sees_nothing_of_the_kernel()
     }
 
-    /// Returns whether what retires now belongs in the log.
+    /// Returns whether retiring instructions are logged now.
     pub(crate) fn is_logged(&self) -> bool {
         match self.step_policy {
             StepPolicy::Traced | StepPolicy::AllLevels => self.processor.is_on(),
@@ -201,7 +201,7 @@ impl Vcpu {
         }
     }
 
-    /// Gives the tracing hardware the registers before the next instruction, if it needs the addresses of the
+    /// Passes the registers before the next instruction to the tracing hardware, if it needs the addresses of the
     /// instruction's data.
     fn set_registers_before(&mut self) {
         if self.processor.needs_registers_before() {
@@ -225,7 +225,7 @@ impl Vcpu {
         }
     }
 
-    /// For one instruction in a few, appends the time at which the last logged instruction retired.
+    /// Appends the time at which the last logged instruction retired, for one instruction in a few.
     fn log_time(&mut self, tsc: u64) {
         if let Some(truth) = &self.truth
             && self.time_records.next_is_due()
@@ -242,11 +242,11 @@ impl Vcpu {
         }
     }
 
-    /// Enters the guest once and takes its state back.
+    /// Enters the guest once and stores its state.
     pub(crate) fn enter(&mut self, mode: EntryMode) {
         mode.load(&self.cpu, &mut self.vmcb);
         let free = matches!(mode, EntryMode::Free | EntryMode::FreeInKernel);
-        // A counter of time stands still while the processor is halted, and its overflow is noticed at an interrupt.
+        // A counter of time stops while the processor is halted, and its overflow is noticed at an interrupt.
         let counts_time = free && self.processor.counts_time();
         if free {
             self.clock.arm();
@@ -286,7 +286,7 @@ impl Vcpu {
         self.at_rip = self.cpu.rip;
     }
 
-    /// Executes `VMSAVE`, so that `cpu` has the state that stays in the processor across exits.
+    /// Executes `VMSAVE`, so that `cpu` holds the state that stays in the processor across exits.
     pub(crate) fn vmsave(&mut self) {
         let vmcb = &raw mut *self.vmcb;
         // SAFETY: the control block is the guest's, and its physical address equals its address.
@@ -294,7 +294,7 @@ impl Vcpu {
         self.vmcb.save.store_vmsave_state_to(&mut self.cpu);
     }
 
-    /// Executes `VMLOAD` if that state is no longer what [`Vcpu::vmsave`] found.
+    /// Executes `VMLOAD` if that state has changed since [`Vcpu::vmsave`].
     pub(crate) fn vmload_if_changed(&mut self) {
         let mut found = self.cpu;
         self.vmcb.save.store_vmsave_state_to(&mut found);
@@ -303,7 +303,7 @@ impl Vcpu {
         }
     }
 
-    /// Executes `VMLOAD`, so that the processor gets that state from `cpu`.
+    /// Executes `VMLOAD`, so that the processor loads that state from `cpu`.
     pub(crate) fn vmload(&mut self) {
         self.vmcb.save.load_vmload_state_from(&self.cpu);
         let vmcb = &raw const *self.vmcb;

@@ -1,15 +1,15 @@
-//! Reports what the guest's software does against the manual, as it happens, and all that it does with the tracing
-//! hardware's registers if that is wanted. The reader of these lines judges them.
+//! Reports violations of the manual by the guest's software as they happen and, on request, all its accesses to the
+//! tracing hardware's registers. The reader of these lines judges them.
 //!
-//! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: how often each one was
-//! broken since the previous line of this kind. The first violation of a session is reported at once, the others when
+//! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: the number of violations
+//! of each since the previous line of this kind. The first violation of a session is reported at once, the others when
 //! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
-//! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x…
-//! rip=0x…` and `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
+//! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x… rip=0x…` and
+//! `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
 //!
 //! `monitor: not counted event=0x…` reports once that the guest has enabled a counter for an event that is not
-//! modelled: the counter stands still, as it would on a processor on which the event never happens. The first of these
-//! lines has the events that are.
+//! modelled: the counter does not count, as on a processor on which the event never happens. The first of these lines
+//! lists the modelled events.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -20,8 +20,8 @@ use crate::image::channel::report;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Reports the first violation of a session. The others wait, because a violation at each instruction must not
-    /// flood the port.
+    /// Reports the first violation of a session. The others are delayed, because a violation at each instruction must
+    /// not flood the port.
     pub(crate) fn report_first_violations(&mut self) {
         if !self.reported.in_session {
             self.reported.in_session = self.report_new_violations();
@@ -68,8 +68,8 @@ impl Vcpu {
         report!("not counted event={event:#x}: the model has no such event{counted}");
     }
 
-    /// Reports an access to `msr` at the current RIP that faults; `value` is the value of a write. The register's
-    /// content shows whether the register refuses the value or does not exist.
+    /// Reports a faulting access to `msr` at the current RIP; `value` is the value of a write. The register's content
+    /// shows whether the register refuses the value or does not exist.
     pub(crate) fn report_refusal(&mut self, msr: u32, value: Option<u64>) {
         let (processor, rip) = (self.peers.index(), self.cpu.rip);
         let Some(value) = value else {

@@ -133,12 +133,12 @@ pub(crate) unsafe extern "C" fn vmrun(vmcb: *mut Vmcb, gpr: *mut [u64; 16], sse:
     )
 }
 
-/// Whether the control block holds the monitor's own state instead of the guest's.
+/// Returns true if the control block holds the monitor's own state instead of the guest's.
 ///
 /// QEMU's TCG does that now and then. When a processor loads x87 state (FXRSTOR, XRSTOR), QEMU changes a word of flags
 /// of the *first* processor, without a lock. If that one is just executing #VMEXIT, its own change of the word is lost,
-/// and nested paging stays on. The monitor's next instruction is then looked for in the guest's memory, which does not
-/// have it: that is a second #VMEXIT, which saves the monitor's state over the guest's.
+/// and nested paging stays on. The monitor's next instruction is then fetched from the guest's memory, which lacks it:
+/// that is a second #VMEXIT, which saves the monitor's state over the guest's.
 pub(crate) fn has_lost_the_guest(save: &SaveArea) -> bool {
     save.rip == &raw const vmrun_ends as u64 && save.cr3 == &raw const boot_pml4 as u64
 }

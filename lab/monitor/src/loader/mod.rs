@@ -1,4 +1,4 @@
-//! Loads a guest kernel: where its parts go, and how it starts.
+//! Loads a guest kernel, and prepares its entry state.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,10 +11,10 @@ use crate::{multiboot2, pvh};
 
 /// Guest-physical address of the start info or boot information: below 1 MiB, where kernels are not loaded.
 pub const BOOT_INFO_BASE: u64 = 0x8000;
-/// The address after the room for the boot information.
+/// The address after the space for the boot information.
 pub const BOOT_INFO_END: u64 = 0x1_0000;
 
-/// How the loaded kernel starts: 32-bit protected mode, paging off, flat segments.
+/// The entry state of the loaded kernel: 32-bit protected mode, paging off, flat segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryState {
     /// EIP.
@@ -25,16 +25,16 @@ pub struct EntryState {
     pub ebx: u32,
 }
 
-/// Why a kernel cannot be loaded.
+/// The reason why a kernel cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadError {
     /// The file is damaged, or it is not an ELF file and has no multiboot2 header with load addresses.
     Elf(elf::ElfError),
-    /// The multiboot2 header cannot be served.
+    /// The multiboot2 header requires something that is not supported.
     Multiboot2(multiboot2::Multiboot2Error),
     /// The file has neither a PVH note nor a multiboot2 header.
     NoProtocol,
-    /// A part of the file would be outside the guest's memory, or over the boot information or the module.
+    /// A part of the file would be outside the guest's memory, or would overlap the boot information or the module.
     Place {
         /// Address of the first byte.
         start: u64,
@@ -88,13 +88,13 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
     }
 }
 
-/// Loads `file` into `memory`, which is `ram`. Also puts a copy of `module` at the end of that memory as module
-/// 0, if there is one, and writes the boot information: what is `given`, with that module.
+/// Loads `file` into `memory`, which is `ram`. Also puts a copy of `module` at the end of that memory as module 0, if
+/// there is one, and writes the boot information: `given`, with that module.
 ///
 /// A file with both a PVH note and a multiboot2 header starts by PVH.
 ///
 /// # Errors
-/// If the file is not understood or has no room.
+/// If the file is invalid or has no room.
 pub fn load(
     file: &[u8],
     module: Option<&[u8]>,

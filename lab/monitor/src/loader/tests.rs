@@ -30,7 +30,7 @@ fn pvh_kernel(physical: u64) -> Vec<u8> {
     executable(&note(b"Xen\0", 18, &0x10_0004u32.to_le_bytes()), physical, b"the kernel")
 }
 
-/// A multiboot2 header with these tags, each padded to a multiple of 8 bytes.
+/// Returns a multiboot2 header with these tags, each padded to a multiple of 8 bytes.
 fn header(tags: &[&[u32]]) -> Vec<u8> {
     let length = 16 + tags.iter().map(|tag| 4 * tag.len().next_multiple_of(2)).sum::<usize>() as u32;
     let mut header: Vec<u8> = Vec::new();
@@ -77,7 +77,7 @@ fn another_file_can_be_the_module_or_none() {
 
 #[test]
 fn a_multiboot2_kernel_starts_with_the_magic() {
-    // The header is at the beginning of the text, the first part of the file that is loaded.
+    // The header is at the beginning of the text, the first loaded part of the file.
     let text = header(&[&[0, 8]]);
     let mut file = executable(&[], 0x10_0000, &text);
     file[24..32].copy_from_slice(&0x1000_0010_0008u64.to_le_bytes());

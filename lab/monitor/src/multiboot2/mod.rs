@@ -1,4 +1,4 @@
-//! Multiboot2: reads the header in a kernel, and builds the boot information that the kernel is started with.
+//! Multiboot2: reads a kernel's header, and builds its boot information.
 //!
 //! Source: Multiboot2 Specification, "OS image format", "Boot information format".
 
@@ -14,10 +14,10 @@ const HEADER_MAGIC: u32 = 0xe852_50d6;
 /// The whole header must be within this many bytes from the start of the file.
 const SEARCH_BYTES: usize = 32 << 10;
 
-/// What a kernel requests from its loader.
+/// The requests of a kernel to its loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Multiboot2Header {
-    /// Where to load the file if it is not to be read as ELF.
+    /// The load addresses, if the file is not loaded as ELF.
     pub address: Option<AddressTag>,
     /// Physical entry point, used instead of the one in the ELF header.
     pub entry: Option<u32>,
@@ -38,7 +38,7 @@ pub struct AddressTag {
     pub bss_end: u32,
 }
 
-/// Why a header is refused.
+/// The reason why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Multiboot2Error {
     /// The header is for an architecture other than 32-bit x86.
@@ -78,7 +78,7 @@ impl Multiboot2Header {
     /// Searches for a header. Returns `Ok(None)` if the file has none.
     ///
     /// # Errors
-    /// If there is a header, and it is malformed or cannot be served.
+    /// If there is a header, and it is malformed or requires something unsupported.
     pub fn find(file: &[u8]) -> Result<Option<Self>, Multiboot2Error> {
         let searched = &file[..file.len().min(SEARCH_BYTES)];
         for offset in (0..searched.len()).step_by(8) {

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::{AddressTag, Multiboot2Error, Multiboot2Header, build};
 use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
 
-/// A header with these tags (kind, flags, body), after `offset` other bytes.
+/// Returns a header with these tags (kind, flags, body), after `offset` other bytes.
 fn file(offset: usize, architecture: u32, tags: &[(u16, u16, &[u32])]) -> Vec<u8> {
     let mut body: Vec<u8> = Vec::new();
     for (kind, flags, words) in tags {

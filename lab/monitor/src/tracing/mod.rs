@@ -1,5 +1,4 @@
-//! What the tracing hardware of the guest's processor sees of that processor: memory through its page tables, and its
-//! registers.
+//! The view that the guest's tracing hardware has of its processor: memory through its page tables, and its registers.
 
 use pugmark_model::intel::Registers;
 use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, amd};
@@ -24,7 +23,7 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
         self.memory.write(addr, bytes)
     }
 
-    /// A non-canonical address is treated as not mapped.
+    /// Translates an address; a non-canonical one is treated as not mapped.
     fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
         let kind = if write { AccessKind::Write } else { AccessKind::Read };
         let absent = PageFault { address: addr, code: if write { 2 } else { 0 } };
@@ -76,7 +75,7 @@ pub fn registers(cpu: &Cpu) -> Registers {
     }
 }
 
-/// Returns the registers from which addresses of data are computed.
+/// Returns the registers from which data addresses are computed.
 #[must_use]
 pub const fn registers_before(cpu: &Cpu) -> amd::DataRegisters {
     amd::DataRegisters { general: cpu.gpr, fs_base: cpu.fs.base, gs_base: cpu.gs.base }

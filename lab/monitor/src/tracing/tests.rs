@@ -20,7 +20,7 @@ const D: u64 = 1 << 6;
 const LINEAR: u64 = 0x3123;
 const FRAME: u64 = 0x8000;
 
-/// Four levels of tables at 1000h to 4000h, whose last entry for [`LINEAR`] is `leaf`, and a frame at 8000h.
+/// Returns tables of four levels at 1000h to 4000h, whose last entry for [`LINEAR`] is `leaf`, and a frame at 8000h.
 fn tables(upper: u64, leaf: u64) -> Vec<u8> {
     let mut ram = vec![0; 0x9000];
     let mut put = |at: usize, value: u64| ram[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -43,8 +43,8 @@ fn translate(cpu: &Cpu, ram: &mut [u8], address: u64, write: bool) -> Result<Map
 
 #[test]
 fn accesses_go_through_the_page_tables_with_supervisor_rights() {
-    // Upper entries and last entry, whether the access writes; then whether the page is a supervisor page and was
-    // marked, or the error code of the fault.
+    // Upper entries and last entry, `true` for a write; then `true` for a supervisor page and `true` if it was marked,
+    // or the error code of the fault.
     let rows = [
         (P | W | A, P | W | A | D, true, Ok((true, true))),
         (P | W | A, P | W | A, true, Ok((true, false))),
@@ -85,7 +85,7 @@ fn smap_keeps_the_hardware_from_pages_of_users() {
 #[test]
 fn what_has_no_page_tables_is_not_mapped() {
     let mut ram = tables(P | W | A, FRAME | P | W | A | D);
-    // Where no memory is, each entry has its reserved bits set.
+    // At addresses without memory, each entry has its reserved bits set.
     for (cr3, address, code) in [(0x1000, 1 << 47, 0), (0x1000, LINEAR | 1 << 63, 0), (0x10_0000, LINEAR, 9)]
     {
         let cpu = Cpu { cr3, ..cpu() };
@@ -114,7 +114,7 @@ fn a_mapping_tells_its_page_and_what_is_there() {
     let rows = [
         ([0x3000 | next, 0x4000 | next, FRAME | all], S::K4, M::Cached),
         ([0x3000 | next, 0x4000 | next, FRAME | all | PCD], S::K4, M::Uncached),
-        // Only PCD of the last entry counts.
+        // Only PCD of the last entry is used.
         ([0x3000 | next | PCD, 0x4000 | next | PCD, FRAME | all], S::K4, M::Cached),
         ([0x3000 | next, 0x4000 | next, 0xf_0000 | all], S::K4, M::Device),
         ([0x3000 | next, 0x4000 | next, 0xf_0000 | all | PCD], S::K4, M::Device),

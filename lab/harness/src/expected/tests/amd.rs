@@ -23,7 +23,7 @@ fn verdict(run: &Run, source: Source, profile: &str, truth: &Truth) -> Result<Op
 
 const SECTION: &str = "section base=0x1000 len=0x3000 from=0x1000 cr3=any";
 
-/// Ten NOPs, a jump, INT 80h and its handler's first NOP, in each of sessions 1 to 4.
+/// Returns ten NOPs, a jump, INT 80h and its handler's first NOP, in each of sessions 1 to 4.
 fn ran() -> Truth {
     let session = |session| {
         let of = move |rip| testing::record(session, rip);
@@ -127,7 +127,7 @@ fn a_distribution_that_is_not_the_truths_is_seen() {
         let evidence = Evidence { run: &run, truth: &truth, symbols: &symbols, image: &image };
         let found = check(Source::Ibs, "zen4", &evidence);
         assert_eq!(found.is_ok(), right, "{first} {second}: {found:?}");
-        // With NMIs of other origin only the number of samples counts, and here it is too large.
+        // With NMIs of other origin only the number of samples is checked, and here it is too large.
         let run = testing::run("foreign-nmis", &text);
         assert!(check(Source::Ibs, "zen4", &Evidence { run: &run, ..evidence }).is_err());
     }

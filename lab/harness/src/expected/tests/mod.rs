@@ -1,4 +1,4 @@
-//! Tests of the whole check: what a source declines, and what its judge makes of the rest.
+//! Tests of the whole check: the requests that a source declines, and the judgement of the others.
 
 use anyhow::Result;
 
@@ -68,7 +68,7 @@ const NOT_INTEL: Expected = Declines("absent: not a processor of Intel's");
 const COUNTERS_NOT_AMD: Expected = Declines("absent: CPUID.0 names another vendor than AMD");
 const IBS_NOT_AMD: Expected = Declines("CPUID.0 names another vendor than AMD");
 
-/// A row of the table: source, workload, profile, and what is expected.
+/// A row of the table: source, workload, profile, and the expectation.
 type Row = (Source, &'static str, &'static str, Expected);
 
 #[rustfmt::skip]

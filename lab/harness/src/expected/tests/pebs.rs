@@ -16,7 +16,7 @@ const NOT_PRECISE: &str = "refuse event 0xc4, unit mask 0x00, is not precise";
 
 const FAULT: &str = "fault address=0x5000 code=0x2\nmonitor: violation processor=0 ds_page_faults=1";
 
-/// A guest that samples every fourth of 40 NOPs, without the last `fewer` samples.
+/// Returns a guest that samples every fourth of 40 NOPs, without the last `fewer` samples.
 fn sampled(name: &str, fewer: usize, words: &str) -> (Run, Truth) {
     let at: Vec<u64> = (1..=10 - fewer as u64).map(|n| CODE + 4 * n - 1).collect();
     // One more NOP follows the last one; it is not traced and is not a WRMSR.

@@ -1,8 +1,8 @@
-//! AMD's performance counters: what they count is what happened, and their samples are where an interrupt can come.
+//! AMD's performance counters: compares counts with events, and checks that interrupts can come where samples are.
 //!
-//! While a counter is on, the log has exactly the instructions that the counter saw; the instructions that turn it on
-//! and off are not among them. Interrupts and exceptions count too. The log does not have them, but each leads to the
-//! first instruction of its vector's stub, and nothing else leads there.
+//! While a counter is on, the log has exactly the instructions that the counter saw, without the instructions that turn
+//! it on and off. Interrupts and exceptions count too. The log does not have them, but each leads to the first
+//! instruction of its vector's stub, and nothing else leads there.
 //!
 //! Source: BKDG 31116, "Performance Counter Events", EventSelect 0C0h, 0C2h, 0C6h; PPR 56176, "Core Performance Monitor
 //! Counters", PMCx0C0, PMCx0C2, PMCx0C6.
@@ -23,15 +23,15 @@ use crate::truth::Record;
 /// Families 0Fh to 15h, on which interrupts and exceptions count as instructions.
 const DELIVERIES_ARE_INSTRUCTIONS: [&str; 3] = ["k8", "barcelona", "trinity"];
 
-/// The event selects that the guest counts, in this order; with the last one it also takes samples.
+/// The event selects that the guest counts, in this order; the last one is also sampled.
 const SELECTS: [u16; 4] = [0xc0, 0xc2, 0xc6, 0xc0];
 
-/// What was counted of a workload and equals the truth.
+/// The counts of a workload, which equal the truth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountersVerdict {
-    /// The event selects and values that were counted.
+    /// The event selects and their counts.
     pub counts: Vec<(u16, u64)>,
-    /// How many samples were taken.
+    /// Number of samples taken.
     pub samples: u64,
 }
 
@@ -46,8 +46,8 @@ impl Judge for CountersVerdict {
     const WORD: &'static str = "counters";
     const TITLE: &'static str = "performance counters";
 
-    /// Checks that each count equals the truth, and that the samples of the last one are where an interrupt can have
-    /// come and are as many as it has periods.
+    /// Checks that each count equals the truth, and that the last one's samples are where an interrupt can have come,
+    /// and as many as there were periods.
     fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
         let Evidence { run, truth, symbols, image } = *evidence;
         ended_well(run)?;
@@ -96,12 +96,12 @@ fn compare(
 /// Checks that each sample is where an interrupt can have come, and that no sample is missing.
 ///
 /// An interrupt's return address is that of the next instruction. If that instruction retired, it is in the truth. If
-/// it faulted, one of two things came before it: the instruction directly before it in memory retired, or another
-/// handler returned to it. In the second case the truth has that return and then the handler of NMIs, at `handler`;
-/// only as many samples as the truth has such pairs may be there.
+/// it faulted, one of two things preceded it: the instruction directly before it in memory retired, or another handler
+/// returned to it. In the second case the truth has that return and then the NMI handler, at `handler`; at most as many
+/// such samples are allowed as the truth has such pairs.
 ///
 /// # Errors
-/// An address is not in the truth, the numbers do not add up, or a record's address has no instruction.
+/// If an address is not in the truth, the numbers do not add up, or a record's address has no instruction.
 fn all_interrupted(
     samples: &SampledSession,
     records: &[Record],
@@ -127,7 +127,7 @@ fn all_interrupted(
     none_missing(samples)
 }
 
-/// How often each event happened.
+/// The number of each event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Retired instructions, including software interrupts.
@@ -143,11 +143,11 @@ pub struct Events {
 }
 
 impl Events {
-    /// Counts the events at one level of privilege: `Some(0)` for level 0, `Some(3)` for all levels above it, `None`
-    /// for all. An interrupt counts at the level to which the instruction before it led.
+    /// Counts the events at one privilege level: `Some(0)` for level 0, `Some(3)` for all levels above it, `None` for
+    /// all. An interrupt counts at the level to which the instruction before it led.
     ///
     /// # Errors
-    /// A record's address has no instruction, or the image has no stubs.
+    /// If a record's address has no instruction, or the image has no stubs.
     pub fn of<'r>(
         records: impl IntoIterator<Item = &'r Record>,
         cpl: Option<u8>,
@@ -181,11 +181,11 @@ impl Events {
         Ok(events)
     }
 
-    /// Returns what a counter of event `select` must have. Families 0Fh to 15h also count interrupts and exceptions as
+    /// Returns the expected count of event `select`. Families 0Fh to 15h also count interrupts and exceptions as
     /// instructions (`as_instructions`).
     ///
     /// # Errors
-    /// The event is unknown here.
+    /// If the event is unknown here.
     pub fn counted(&self, select: u16, as_instructions: bool) -> Result<u64> {
         Ok(match select {
             // A software interrupt already counts as an instruction; its delivery does not count again in either case.

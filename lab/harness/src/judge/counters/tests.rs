@@ -16,10 +16,10 @@ fn an_interrupt_before_the_first_instruction_of_a_level_is_of_that_level() {
     for (records, user) in [
         (&[back, nmi][..], 1),
         (&[out, nmi], 0),
-        // The second NMI comes as soon as the first one's handler has returned.
+        // The second NMI arrives as soon as the first one's handler has returned.
         (&[back, nmi, end, nmi], 2),
         (&[out, nmi, end, nmi], 0),
-        // The second NMI comes within the handler of one that came at user level.
+        // The second NMI arrives within the handler of one at user level.
         (&[back, nmi, nmi, end, nmi], 1),
     ] {
         let mut instructions = Instructions::new(code.clone());
@@ -73,8 +73,7 @@ fn interrupts_come_where_something_retired_or_directly_after() {
     for (address, can_come) in [
         (0x1000, true),
         (0x1005, true),
-        // The second UD2 faults after the NOP. After the jump nothing is executed, but the check does not know
-        // that.
+        // The second UD2 faults after the NOP. After the jump nothing is executed, but the check does not know that.
         (0x1006, true),
         (0x1003, true),
         (0x1002, false),
@@ -93,7 +92,7 @@ fn interrupts_come_where_something_retired_or_directly_after() {
 
 #[test]
 fn an_interrupt_can_come_where_a_handler_returned_to_what_then_faulted() {
-    // 1000: nop, ud2, ud2; 2000: the stub of #UD, an IRETQ; 2020: the handler of NMIs, also an IRETQ.
+    // 1000: nop, ud2, ud2; 2000: the stub of #UD, an IRETQ; 2020: the NMI handler, also an IRETQ.
     let mut stubs = vec![0x90; 0x40];
     stubs[..2].copy_from_slice(&[0x48, 0xcf]);
     stubs[0x20..0x22].copy_from_slice(&[0x48, 0xcf]);
@@ -104,7 +103,7 @@ fn an_interrupt_can_come_where_a_handler_returned_to_what_then_faulted() {
         all_interrupted(&samples_at(addresses), &records, &mut Instructions::new(code.clone()), 0x2020)
             .is_ok()
     };
-    // The first UD2 faults, its handler returns to the second one, and there the NMI comes.
+    // The first UD2 faults, its handler returns to the second one, and there the NMI arrives.
     let records = [0x1000, 0x2000, 0x2020, 0x2000, 0x1005];
     assert!(found(&[(0x1003, 1)], &records));
     assert!(!found(&[(0x1003, 2)], &records), "it came there once");

@@ -1,4 +1,4 @@
-//! AMD's Instruction Based Sampling (IBS): the samples are where the workload was, and as frequent.
+//! AMD's Instruction Based Sampling (IBS): checks that samples are where the workload ran, and as frequent.
 //!
 //! IBS tags one op after each period and reports how it was executed.
 
@@ -27,9 +27,9 @@ const IMPOSSIBLE: f64 = 1e-6;
 /// Samples that agree with the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IbsVerdict {
-    /// How well the samples of ops fit.
+    /// The fit of the samples of ops.
     Fits(Fit),
-    /// The number of samples, all at instructions that retired, where a distribution cannot be expected.
+    /// The number of samples, all at instructions that retired, if no distribution can be expected.
     Retired(u64),
 }
 
@@ -75,10 +75,10 @@ impl Judge for IbsVerdict {
     }
 }
 
-/// Returns how many samples were taken by clocks. The shortest workload takes longer than one period.
+/// Returns the number of samples taken by clocks. The shortest workload takes longer than one period.
 ///
 /// # Errors
-/// A session has no samples.
+/// If a session has no samples.
 fn by_clocks(sessions: &[SampledSession]) -> Result<u64> {
     for SampledSession { totals: session, .. } in sessions {
         ensure!(session.taken > 0, "there are no samples in session {}", session.session);
@@ -89,7 +89,7 @@ fn by_clocks(sessions: &[SampledSession]) -> Result<u64> {
 /// Checks that each sample is at an instruction that retired, and that no sample is missing.
 ///
 /// # Errors
-/// An address is not in the truth, or the numbers do not add up.
+/// If an address is not in the truth, or the numbers do not add up.
 fn all_retired(samples: &SampledSession, records: &[Record]) -> Result<()> {
     let retired: HashSet<u64> = records.iter().map(|record| record.rip).collect();
     let stray = samples.addresses.keys().find(|address| !retired.contains(address));
@@ -97,13 +97,13 @@ fn all_retired(samples: &SampledSession, records: &[Record]) -> Result<()> {
     none_missing(samples)
 }
 
-/// Computes how well the sampled ops fit the ops that could be sampled, function by function.
+/// Computes the fit of the sampled ops to the ops that could be sampled, function by function.
 ///
-/// The unit counts nothing from a sample until its handler lets it go on, and what the handler does after that is
-/// shorter than a period. So no op in the handler of NMIs is sampled, and all others are equally probable.
+/// The unit counts nothing from a sample until its handler resumes it, and the rest of the handler is shorter than a
+/// period. So no op in the NMI handler is sampled, and all others are equally probable.
 ///
 /// # Errors
-/// A record's address has no instruction, or the image has no stubs.
+/// If a record's address has no instruction, or the image has no stubs.
 fn fit(
     samples: &SampledSession,
     records: &[Record],
@@ -125,12 +125,12 @@ fn fit(
     Ok(Fit::of(&classes.into_values().collect::<Vec<_>>()))
 }
 
-/// Checks that ops were sampled as often as they retired while NMIs of other origin come too. The unit counts on in the
-/// handler of such an NMI, but not in that of its own. So it counted at least what ran outside the handler, and at most
-/// everything.
+/// Checks that ops were sampled as often as they retired while NMIs of other origin come too. The unit counts in the
+/// handler of such an NMI, but not in that of its own. So it counted at least the ops outside the handler, and at most
+/// all.
 ///
 /// # Errors
-/// There are too few or too many samples, a record's address has no instruction, or the image has no stubs.
+/// If there are too few or too many samples, a record's address has no instruction, or the image has no stubs.
 fn as_often(
     samples: &SampledSession,
     records: &[Record],
@@ -149,10 +149,10 @@ fn as_often(
     Ok(taken)
 }
 
-/// The random part of a period: it may begin up to 127 ops ahead, or end up to 240 ops later.
+/// The random part of a period: it may start up to 127 ops early, or end up to 240 ops late.
 const RANDOM: u64 = 0x100;
 
-/// Calls `each` for each retired instruction with its address, its ops, and whether it was in the handler of NMIs.
+/// Calls `each` for each retired instruction with its address, its ops, and `true` if it was in the NMI handler.
 fn each_op(
     records: &[Record],
     instructions: &mut Instructions,

@@ -47,7 +47,7 @@ fn ops_are_sampled_as_often_as_they_retire_in_the_handler_or_without() {
     // 7000 ops elsewhere, and 35000 in the handler: an IRETQ is 8.
     let round = [0x1000, 0x1000, 0x2020, 0x2021, 0x2022].map(|rip| record(1, rip));
     let records = round.repeat(3500);
-    // (period, samples, whether that many are possible)
+    // (period, samples, `true` if that many are possible)
     for (period, taken, can_be) in [
         (0x600, 2, false),
         (0x600, 3, true),

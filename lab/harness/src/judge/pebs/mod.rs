@@ -1,4 +1,4 @@
-//! Intel's processor event-based sampling (PEBS): precise samples are where the truth allows them, and as many.
+//! Intel's processor event-based sampling (PEBS): checks that precise samples are where the truth allows, and as many.
 //!
 //! The processor itself writes a record at the event after a counter's overflow.
 
@@ -17,20 +17,20 @@ use crate::symbols::Symbols;
 use crate::truth::Record;
 use crate::workloads::Loss;
 
-/// The events that the guest samples, each in a session of its own. Where the driver declines the last part of the
+/// The events that the guest samples, each in a session of its own. If the driver declines the last part of the
 /// request, only the first is sampled.
 const EVENTS: [EventKind; 2] = [EventKind::Instructions, EventKind::Branches];
 
-/// What is reported of samples that agree with the truth.
+/// The report of samples that agree with the truth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PebsVerdict {
-    /// Events that happened.
+    /// Number of events.
     pub events: u64,
     /// Whole periods of these events: the number of samples if none is missing.
     pub periods: u64,
-    /// Samples that were taken.
+    /// Samples taken.
     pub samples: u64,
-    /// Samples that were lost because their counter was stopped before they were taken.
+    /// Samples lost because their counter was stopped before they were taken.
     pub lost: u64,
 }
 
@@ -56,7 +56,7 @@ impl Judge for PebsVerdict {
     const WORD: &'static str = "pebs";
     const TITLE: &'static str = "Processor Event Based Sampling";
 
-    /// Checks that each sample of each event is where the truth allows it, and that enough are there.
+    /// Checks that each sample of each event is where the truth allows it, and that there are enough.
     fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
         let events = if conditions.last_declined { &EVENTS[..1] } else { &EVENTS };
         ended_well(evidence.run)?;
@@ -89,25 +89,25 @@ fn compare(evidence: &Evidence<'_>, expected: &[EventKind]) -> Result<PebsVerdic
     all.sum::<Result<_>>()
 }
 
-/// Checks that samples are missing only if the workload fills its buffer, and that enough samples are there.
+/// Checks that samples are missing only if the workload fills its buffer, and that there are enough samples.
 fn enough_samples(run: &Run, loss: Loss, verdict: PebsVerdict) -> Result<()> {
     /// In percent; 62 were measured, and 82 on core2.
     const LEAST_OF_A_FULL_BUFFER: u64 = 50;
     let full = run.lost.stops > 0;
     ensure!(full == (loss == Loss::Stop), "the guest lost {}", run.lost);
-    // Not all: a period is longer if the counter was stopped in it, or if the first sample's write faulted.
+    // Not 100: a period is longer if the counter was stopped in it, or if the first sample's write faulted.
     let least = if full { LEAST_OF_A_FULL_BUFFER } else { 90 };
     enough("samples", verdict.samples + verdict.lost, verdict.periods, least)
 }
 
-/// What is known of a session besides its samples.
+/// The facts about a session in addition to its samples.
 #[derive(Clone, Copy, Debug)]
 struct SampledTruth<'a> {
-    /// What retired while the counter was on, no more and no less.
+    /// Exactly the instructions that retired while the counter was on.
     records: &'a [Record],
-    /// The level that is counted: `Some(0)` for level 0, `Some(3)` for all levels above it, `None` for all.
+    /// The counted level: `Some(0)` for level 0, `Some(3)` for all levels above it, `None` for all.
     cpl: Option<u8>,
-    /// How often the write of the first sample faulted.
+    /// Number of faults at the write of the first sample.
     faults: u64,
     /// The buffer was full at the end, so samples are missing there.
     cut: bool,
@@ -121,7 +121,7 @@ struct SampledTruth<'a> {
 /// and one sample may be lost.
 ///
 /// # Errors
-/// A sample is in the wrong place, there are too many or too few, or a record's address has no instruction.
+/// If a sample is in the wrong place, there are too many or too few, or a record's address has no instruction.
 fn compare_session(
     samples: &SampledSession,
     session: &SampledTruth<'_>,
@@ -144,8 +144,7 @@ fn compare_session(
         precise.len()
     );
     ensure!(*unplaced == 0, "{unplaced} records have no place");
-    // Pairs of the number of events up to the last sample and how many of the lost samples came before it: all possible
-    // ones.
+    // All possible pairs: the number of events up to the last sample, and the number of lost samples before it.
     let mut places = BTreeSet::from([(session.faults, 0)]);
     for (n, sample) in precise.iter().enumerate() {
         let next = |&(at, gone): &(u64, u64)| {
@@ -175,7 +174,7 @@ fn compare_session(
     Ok(PebsVerdict { events: count, periods: count / (period + 1), samples: *taken, lost })
 }
 
-/// The indexes in the session of the records that are events.
+/// Returns the indexes in the session of the records that are events.
 fn events(
     event: EventKind,
     session: &SampledTruth<'_>,
@@ -200,15 +199,14 @@ fn events(
     Ok(events)
 }
 
-/// Whether a sample can be that of the instruction at `index`.
+/// Returns true if a sample can be that of the instruction at `index`.
 fn is_there(sample: &PreciseSample, index: usize, records: &[Record], stubs: u64, code: &[Code]) -> bool {
     let after = &records[index + 1..];
     sample.event.is_none_or(|event| event == records[index].rip)
         && sample.next.is_none_or(|ip| match after.first() {
             Some(next) if next.rip == ip => true,
-            // Either an interrupt came there and later returned, or the instruction there faults and the handler steps
-            // over it. The instruction that stops the counter is not among the records, whether it is the next one or
-            // an interrupt came before it.
+            // Either an interrupt came there and later returned, or the instruction there faults and the handler skips
+            // it. The instruction that stops the counter is not among the records, even if an interrupt precedes it.
             Some(next) if is_begin_of_stub(next.rip, stubs) => {
                 [UD2, WRMSR].iter().any(|bytes| is_at(ip, *bytes, code))
                     || after.iter().any(|record| record.rip == ip)

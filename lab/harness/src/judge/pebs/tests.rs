@@ -6,7 +6,7 @@ const fn record(rip: u64, cpl: u8) -> Record {
     Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 }
 }
 
-/// 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, of which the first ends with IRETQ.
+/// Judges with 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, of which the first ends with IRETQ.
 fn judged(
     records: &[Record],
     samples: &SampledSession,
@@ -29,7 +29,7 @@ fn samples(event: EventKind, period: u64, lost: u64, precise: &[(Option<u64>, u6
     SampledSession { totals, precise, ..SampledSession::default() }
 }
 
-/// Three turns of the loop: nine instructions.
+/// Returns three iterations of the loop: nine instructions.
 fn rounds() -> Vec<Record> {
     (0..9).map(|n| record(0x1000 + n % 3, 0)).collect()
 }

@@ -1,4 +1,4 @@
-//! Sampled memory accesses: what Linux makes of the registers of IBS, as perf prints it, and what Pugmark makes of the
+//! Sampled memory accesses: Linux's decoding of the registers of IBS, as perf prints it, and Pugmark's decoding of the
 //! same registers in raw samples.
 
 use anyhow::{Context, Result, ensure};
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 /// The columns of perf that are compared.
 pub(super) const COLUMNS: &str = "addr,weight,data_src";
 
-/// Accesses that have a name in common, by the name.
+/// Numbers of accesses by name.
 type CountsByName = BTreeMap<String, u64>;
 
-/// What is compared.
+/// The compared data.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Compared {
     sources: CountsByName,
@@ -21,7 +21,7 @@ struct Compared {
     latency: u64,
 }
 
-/// Where data came from, in perf's words and in ours.
+/// The sources of data, in perf's words and in ours.
 const LEVELS: [(&str, &str); 10] = [
     ("N/A", "unknown"),
     ("L1 hit", "L1"),
@@ -35,11 +35,11 @@ const LEVELS: [(&str, &str); 10] = [
     ("Uncached hit", "uncached"),
 ];
 
-/// How addresses were translated, in perf's words and in ours.
+/// The results of address translations, in perf's words and in ours.
 const TRANSLATIONS: [(&str, &str); 4] =
     [("N/A", "unknown"), ("L1 hit", "L1 TLB"), ("L2 hit", "L2 TLB"), ("L2 miss", "page walk")];
 
-/// Makes sure that both find the same accesses. Returns how many.
+/// Checks that both find the same accesses. Returns their number.
 pub(super) fn check(printed: &str, report: &str) -> Result<u64> {
     let [perf, ours] = [by_perf(printed)?, by_pugmark(&serde_json::from_str(report)?)?];
     ensure!(perf == ours, "perf finds {perf:#?}, pugmark finds {ours:#?}");
@@ -92,7 +92,7 @@ fn by_pugmark(report: &Value) -> Result<Compared> {
     };
     let mut sources = CountsByName::new();
     for (name, count) in counts("sources", "name")? {
-        // Linux calls what loads and stores a load.
+        // Linux calls an access that loads and stores a load.
         *sources.entry(name.replace("load+store", "load")).or_default() += count;
     }
     Ok(Compared {

@@ -1,4 +1,4 @@
-//! What perf and Pugmark make of a recording.
+//! The results of perf and Pugmark for a recording.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::truth::hash;
 
-/// How many instructions were found, and the hash of their addresses.
+/// The number of instructions, and the hash of their addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) count: u64,
@@ -20,12 +20,12 @@ impl Found {
     }
 }
 
-/// What `perf script` prints on standard output, with these arguments, of a recording of a guest with these files.
+/// Returns the standard output of `perf script`, with these arguments, for a recording of a guest with these files.
 pub(super) fn perf_script(perf: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
     self::perf(perf, data, root, &[&["script"], arguments].concat())
 }
 
-/// What perf prints on standard output, as [`perf_script`].
+/// Returns the standard output of perf, as [`perf_script`].
 pub(super) fn perf(perf: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(perf);
     command.args(arguments).arg("--symfs").arg(root).arg("--input").arg(data);
@@ -36,7 +36,7 @@ pub(super) fn perf(perf: &Path, data: &Path, root: &Path, arguments: &[&str]) ->
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What Pugmark prints on standard output, as [`perf_script`].
+/// Returns the standard output of Pugmark, as [`perf_script`].
 pub(super) fn pugmark_text(pugmark: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(pugmark);
     let output = command.args(arguments).arg("--symfs").arg(root).arg(data).output();
@@ -46,13 +46,13 @@ pub(super) fn pugmark_text(pugmark: &Path, data: &Path, root: &Path, arguments: 
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The addresses that perf prints, which are one or `columns` a line.
+/// Returns the addresses that perf prints, one or `columns` a line.
 pub(super) fn addresses(text: &str) -> Result<Vec<u64>> {
     let addresses = text.split_whitespace().map(|word| u64::from_str_radix(word, 16));
     addresses.collect::<Result<_, _>>().context("perf script prints something else than addresses")
 }
 
-/// The addresses of the samples that our decoder finds in the trace of Intel PT.
+/// Returns the addresses of the samples that our decoder finds in the trace of Intel PT.
 pub(super) fn traced_samples(pugmark: &Path, data: &Path) -> Result<Vec<u64>> {
     let output =
         Command::new(pugmark).args(["pebs", "--json"]).arg(data).output().context("cannot start pugmark")?;
@@ -66,7 +66,7 @@ pub(super) fn traced_samples(pugmark: &Path, data: &Path) -> Result<Vec<u64>> {
     text.lines().map(ip).collect()
 }
 
-/// What our decoder finds: of the whole trace, or of each CPU's.
+/// Returns the results of our decoder: of the whole trace, or of each CPU's.
 pub(super) fn pugmark(pugmark: &Path, data: &Path, root: &Path) -> Result<Vec<Found>> {
     let json: Value = serde_json::from_str(&pugmark_text(pugmark, data, root, &["decode", "--json"])?)?;
     let found = |json: &Value| -> Result<Found> {

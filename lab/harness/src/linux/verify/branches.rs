@@ -1,17 +1,17 @@
-//! The branches that perf and Pugmark find, each with how often it was taken.
+//! The branches that perf and Pugmark find, each with its count.
 
 use super::MAX_INSTRUCTION;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 
-/// How often a branch from one address to another one was taken.
+/// The number of times that each branch, by source and target, was taken.
 type Branches = BTreeMap<(u64, u64), u64>;
 
-/// The first words of flags by which perf lists what is no branch: where tracing starts and ends, and interrupts.
+/// The first words of flags of perf's lines that are no branches: start and end of tracing, and interrupts.
 const NO_BRANCHES: [&str; 3] = ["tr", "hw", "int"];
 
-/// Makes sure that `pugmark coverage` counts the branches that `perf script` lists. Each runs its program with these
-/// arguments and returns what it prints.
+/// Checks that `pugmark coverage` counts the branches that `perf script` lists. Each closure runs its program with
+/// these arguments and returns the output.
 pub(super) fn check(
     perf: &dyn Fn(&[&str]) -> Result<String>,
     pugmark: &dyn Fn(&[&str]) -> Result<String>,
@@ -22,7 +22,7 @@ pub(super) fn check(
         let found = ours.get(branch).copied().unwrap_or_default();
         ensure!(found == *times, "perf has {branch:x?} {times} times, pugmark coverage {found} times");
     }
-    // For perf, a conditional branch that is not taken is none.
+    // perf does not list conditional branches that are not taken.
     let is_taken = |(from, to): &(u64, u64)| !(1..=MAX_INSTRUCTION).contains(&to.wrapping_sub(*from));
     let more = ours.keys().find(|branch| is_taken(branch) && !theirs.contains_key(branch));
     ensure!(more.is_none(), "perf does not have {more:x?}");
@@ -30,7 +30,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The branches in lines such as `jcc  401234 => 401240`.
+/// Returns the branches in lines such as `jcc  401234 => 401240`.
 fn perf_branches(text: &str) -> Result<Branches> {
     let mut branches = Branches::new();
     for line in text.lines() {
@@ -48,7 +48,7 @@ fn perf_branches(text: &str) -> Result<Branches> {
     Ok(branches)
 }
 
-/// The branches in lines such as `0x401234 0x401240 2  f -> f+0x9`.
+/// Returns the branches in lines such as `0x401234 0x401240 2  f -> f+0x9`.
 fn pugmark_branches(text: &str) -> Result<Branches> {
     let row = |line: &str| -> Option<_> {
         let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! perf in a guest, held against the truth: one machine makes many recordings, and the log is split by them.
+//! perf in a guest, compared with the truth: one machine makes many recordings, and the log is split by them.
 
 mod accesses;
 mod answers;
@@ -22,7 +22,7 @@ use crate::scratch::Scratch;
 use crate::time_limits::TimeLimits;
 use crate::truth::Truth;
 
-/// What the table needs of the host.
+/// The programs and folders of the host that the table needs.
 #[derive(Clone, Debug)]
 pub struct Verify {
     /// The kernel's ELF file.
@@ -33,31 +33,31 @@ pub struct Verify {
     pub perf: PathBuf,
     /// Our decoder.
     pub pugmark: PathBuf,
-    /// Where what belongs to a row that is wrong is kept: perf's file, the guest's files, and the log.
+    /// The folder for the data of wrong rows: perf's file, the guest's files, and the log.
     pub kept: PathBuf,
 }
 
 /// A row that was right.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// How many instructions, branches or samples were compared.
+    /// Number of instructions, branches or samples that were compared.
     pub compared: u64,
-    /// How many instructions of the programs the log has.
+    /// Number of instructions of the programs in the log.
     pub instructions: u64,
-    /// How many instructions were stepped, the kernel's and perf's own among them.
+    /// Number of stepped instructions, including the kernel's and perf's own.
     pub stepped: u64,
     /// The size of perf's file.
     pub bytes: u64,
-    /// How long perf took, by the host's clock.
+    /// Duration of perf, by the host's clock.
     pub time: Duration,
 }
 
 impl Verify {
-    /// Runs the rows, and tells `each` what came out of each. If a machine cannot be run to its end, all its rows are
+    /// Runs the rows, and passes the result of each to `each`. If a machine cannot be run to its end, all its rows are
     /// wrong, and the next machine is run.
     ///
     /// # Errors
-    /// A file of the host cannot be written.
+    /// If a file of the host cannot be written.
     pub fn run(&self, rows: &[Row], mut each: impl FnMut(&Row, Result<Verified>)) -> Result<()> {
         for rows in rows.chunk_by(|a, b| a.machine() == b.machine()) {
             let scratch = Scratch::new()?;
@@ -80,8 +80,8 @@ impl Verify {
         Ok(())
     }
 
-    /// Runs the commands of rows that have the same machine. The guest's files are in `root` in the folder afterwards,
-    /// and what it left is in the folder. Returns also how long perf took in each row.
+    /// Runs the commands of rows with the same machine. The guest's files are in `root` in the folder afterwards, and
+    /// its results are in the folder. Also returns the duration of perf in each row.
     fn boot(&self, rows: &[Row], folder: &Path) -> Result<(LinuxOutcome, Vec<Duration>)> {
         let mut guest = Guest::new(&self.busybox);
         let perf = self.perf.to_str().context("perf's path is no UTF-8")?;
@@ -124,7 +124,7 @@ impl Verify {
         Ok((outcome, times))
     }
 
-    /// Keeps what belongs to a row.
+    /// Keeps the data of a row.
     fn keep(&self, row: &Row, index: usize, outcome: &LinuxOutcome, folder: &Path) -> Result<PathBuf> {
         let kept = self.kept.join(format!("{}-{}", row.profile, row.processors));
         std::fs::create_dir_all(&kept)?;
@@ -138,7 +138,7 @@ impl Verify {
         Ok(kept)
     }
 
-    /// Holds what a row recorded against the truth. Returns how many instructions, branches or samples were compared.
+    /// Compares the recording of a row with the truth. Returns the number of compared items.
     fn judge(&self, row: &Row, index: usize, outcome: &LinuxOutcome, folder: &Path) -> Result<u64> {
         let text = |name: &str| -> Result<String> {
             Ok(String::from_utf8_lossy(outcome.file(&format!("{index}.{name}"))?).into_owned())
@@ -156,7 +156,7 @@ impl Verify {
             Check::Instructions | Check::Everything | Check::Written | Check::Undated => {
                 let traces: Vec<Found> = by_cpu.values().map(|all| Found::of(all)).collect();
                 let ours = pugmark(&self.pugmark, &data, &root)?;
-                // A trace of a CPU on which the program never was is empty.
+                // The trace of a CPU on which the program never ran is empty.
                 let ours: Vec<Found> = ours.into_iter().filter(|found| found.count > 0).collect();
                 ensure!(ours == traces, "pugmark finds {ours:x?}, the log has {traces:x?}");
                 let by_perf = perf_by_cpu(&script(&["--itrace=i1i", "-F", "cpu,ip"])?)?;
@@ -192,7 +192,7 @@ impl Verify {
                 let by_perf: Vec<u64> = by_perf
                     .iter()
                     .enumerate()
-                    // In place of a jump that leaves the range perf prints where it leads.
+                    // Instead of a jump that leaves the range perf prints its target.
                     .map(|(index, ip)| match (range.contains(ip), truth.get(index)) {
                         (false, Some(&jump)) => jump,
                         _ => *ip,
@@ -269,7 +269,7 @@ impl Verify {
     }
 }
 
-/// The result of a row that was right, with what was `compared` in it.
+/// Returns the result of a row that was right, with the number of items `compared` in it.
 fn verified(
     row: &Row,
     compared: u64,
@@ -277,7 +277,7 @@ fn verified(
     outcome: &LinuxOutcome,
     time: Duration,
 ) -> Result<Verified> {
-    // With the kernel's code, what perf writes is a folder.
+    // With the kernel's code, perf writes a folder.
     let file =
         outcome.file(&format!("{index}.data")).or_else(|_| outcome.file(&format!("{index}.data/data")));
     let bytes = file?.len() as u64;
@@ -287,25 +287,25 @@ fn verified(
     Ok(Verified { compared, instructions, stepped, bytes, time })
 }
 
-/// The most bytes that an instruction has.
+/// Maximum length of an instruction in bytes.
 const MAX_INSTRUCTION: u64 = 15;
 
-/// A process that retires at most this many instructions while a counter counts or branches are recorded is perf. It
-/// has been seen to retire 72.
+/// A process that retires at most this many instructions while a counter counts or branches are recorded is perf. Up to
+/// 72 have been observed.
 const OF_PERF: usize = 200;
 
-/// The log's session of a row.
+/// Returns the log's session of a row.
 const fn session(index: usize) -> u16 {
     index as u16 + 1
 }
 
-/// Lets Linux's scheduler preempt no program within a second. Where PEBS records go into PT's trace without a PMI,
-/// Linux does not know how often the counter was reloaded: a program that was preempted begins another period when it
-/// goes on.
+/// Shell commands that keep Linux's scheduler from preempting a program within a second. If PEBS records go into PT's
+/// trace without a PMI, Linux does not know how often the counter was reloaded: a program that was preempted starts
+/// another period when it resumes.
 const NO_PREEMPTION: &str = "echo NO_WAKEUP_PREEMPTION >/sys/kernel/debug/sched/features\n\
     echo 1000000000 >/sys/kernel/debug/sched/min_granularity_ns\n";
 
-/// What the guest does: row after row, each in a session of its own.
+/// Returns the guest's script: row after row, each in a session of its own.
 fn script(rows: &[Row]) -> String {
     let mut text = String::from("echo 0 >/proc/sys/kernel/randomize_va_space\n");
     if rows.iter().any(|row| matches!(row.check, Check::Traced(_))) {
@@ -329,7 +329,7 @@ fn script(rows: &[Row]) -> String {
 }
 
 impl Check {
-    /// The addresses of the instructions of a session that a recording must have, by CPU.
+    /// Returns the addresses of the instructions of a session that a recording must have, by CPU.
     fn truth(&self, truth: &Truth, session: u16) -> BTreeMap<u16, Vec<u64>> {
         let all = truth.session(session);
         let mut counts: HashMap<u64, usize> = HashMap::new();
@@ -357,12 +357,12 @@ impl Check {
     }
 }
 
-/// The instructions that are sampled with a period: a counter overflows at one, and the next one is sampled.
+/// Returns the instructions sampled with a period: a counter overflows at one, and the next one is sampled.
 fn one_in(period: usize, truth: &[u64]) -> Vec<u64> {
     truth.iter().skip(period).step_by(period + 1).copied().collect()
 }
 
-/// The addresses in lines such as `[000]  401234`, by CPU.
+/// Returns the addresses in lines such as `[000]  401234`, by CPU.
 fn perf_by_cpu(text: &str) -> Result<BTreeMap<String, Vec<u64>>> {
     let mut by_cpu: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in text.lines() {
@@ -372,14 +372,14 @@ fn perf_by_cpu(text: &str) -> Result<BTreeMap<String, Vec<u64>>> {
     Ok(by_cpu)
 }
 
-/// The numbers in lines such as `IP: 1 payload: 0x41 A`.
+/// Returns the numbers in lines such as `IP: 1 payload: 0x41 A`.
 fn payloads(text: &str) -> Result<Vec<u64>> {
     let words = text.lines().filter_map(|line| line.split_once("payload: ")?.1.split_whitespace().next());
     let numbers = words.map(|word| u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16));
     numbers.collect::<Result<_, _>>().context("perf script prints something else than a number")
 }
 
-/// The branches in words such as `0x401234/0x405678/P/-/-/0`: from where, and to where.
+/// Returns the branches in words such as `0x401234/0x405678/P/-/-/0`: source and target.
 fn stacks(text: &str) -> Result<Vec<(u64, u64)>> {
     let number = |part: Option<&str>| u64::from_str_radix(part?.strip_prefix("0x")?, 16).ok();
     let branch = |word: &str| {
@@ -390,7 +390,7 @@ fn stacks(text: &str) -> Result<Vec<(u64, u64)>> {
     text.split_whitespace().map(branch).collect()
 }
 
-/// The sizes of the buffers of branch records, in records, from lines such as
+/// Returns the sizes of the buffers of branch records, in records, from lines such as
 /// `… PERF_RECORD_AUXTRACE size: 0x180  offset: 0  …`.
 fn buffer_sizes(text: &str) -> Result<Vec<usize>> {
     /// Source: SDM vol. 3, Debug, Branch Profile, "BTS and DS Save Area".
@@ -400,9 +400,9 @@ fn buffer_sizes(text: &str) -> Result<Vec<usize>> {
     sizes.map(|size| Ok(usize::from_str_radix(size, 16).context("perf prints no size")? / RECORD)).collect()
 }
 
-/// The branches that perf finds in buffers with these numbers of records, as addresses: those of the truth, without the
-/// first, which are perf's own, while the event is being scheduled, and without the last of each buffer, which perf
-/// leaves out.
+/// Returns the branches that perf finds in buffers with these numbers of records, as addresses: those of the truth,
+/// without the first, which are perf's own, while the event is being scheduled, and without the last of each buffer,
+/// which perf drops.
 fn in_buffers(truth: &[[u64; 2]], buffers: &[usize]) -> Result<Vec<u64>> {
     let records = buffers.iter().sum();
     let first = truth.len().checked_sub(records).context("perf has recorded more than the log has")?;
@@ -416,7 +416,7 @@ fn in_buffers(truth: &[[u64; 2]], buffers: &[usize]) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Makes sure that perf finds the last instructions of the truth, and in place of those before them reports errors.
+/// Checks that perf finds the last instructions of the truth, and reports errors instead of those before them.
 fn is_end(found: &[u64], truth: &[u64], errors: &str) -> Result<()> {
     let at = truth.len().checked_sub(found.len()).context("it finds more than the log has")?;
     same(found, &truth[at..])?;
@@ -425,7 +425,7 @@ fn is_end(found: &[u64], truth: &[u64], errors: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that two lists of addresses are the same, and says where they are not.
+/// Checks that two lists of addresses are equal; otherwise the error tells where they differ.
 fn same(found: &[u64], truth: &[u64]) -> Result<()> {
     let at = found.iter().zip(truth).position(|(a, b)| a != b).unwrap_or(found.len().min(truth.len()));
     ensure!(

@@ -1,4 +1,4 @@
-//! The names that perf and Pugmark give to what was executed, one line for each instruction and branch, and summed up.
+//! The names that perf and Pugmark give to executed code, one line for each instruction and branch, and summed up.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 /// Instructions by the file's name and the function.
 type Counts = BTreeMap<(String, String), u64>;
 
-/// What has no name.
+/// The name of code without a name.
 const UNKNOWN: &str = "[unknown]";
-/// Interrupts are disabled, as perf says of every branch on a processor with event trace. Unless events are traced, the
-/// trace does not have it.
+/// Interrupts are disabled, which perf reports for every branch on a processor with event trace. Unless events are
+/// traced, the trace does not have this state.
 const DISABLED: &str = "(D)";
-/// What the names of entries of procedure linkage tables end with.
+/// The suffix of names of entries of procedure linkage tables.
 const LINKAGE: &str = "@plt";
 
-/// Makes sure that `pugmark script` prints what `perf script` does, of instructions and of branches, and that `pugmark
-/// report` counts what `perf report` does. Each runs its program with these arguments and returns what it prints.
+/// Checks that `pugmark script` prints the same as `perf script`, for instructions and for branches, and that `pugmark
+/// report` has the counts of `perf report`. Each closure runs its program with these arguments and returns the output.
 pub(super) fn check(
     perf: &dyn Fn(&[&str]) -> Result<String>,
     pugmark: &dyn Fn(&[&str]) -> Result<String>,
@@ -43,7 +43,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The lines of each CPU, one CPU after the other, without the CPU, which they begin with: `[001]`.
+/// Returns the lines of each CPU, one CPU after another, without the leading CPU: `[001]`.
 fn by_cpu(text: &str) -> Result<Vec<&str>> {
     let mut by_cpu: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in text.lines() {
@@ -53,7 +53,7 @@ fn by_cpu(text: &str) -> Result<Vec<&str>> {
     Ok(by_cpu.into_values().flatten().collect())
 }
 
-/// Makes sure that the lines have the same words.
+/// Checks that the lines have the same words.
 fn same_lines(theirs: &[&str], ours: &str) -> Result<()> {
     let mut lines = ours.lines();
     for (number, theirs) in theirs.iter().enumerate() {
@@ -71,13 +71,13 @@ fn same_lines(theirs: &[&str], ours: &str) -> Result<()> {
     Ok(())
 }
 
-/// perf 6.1 gives entries of procedure linkage tables the names of others, or none: it takes the table's relocations to
-/// be in the order of its entries. Those of functions that are chosen at run time are at their end.
+/// Compares two words. perf 6.1 gives wrong names, or none, to entries of procedure linkage tables: it expects
+/// relocations in the order of the entries, but those of functions that are chosen at run time are at the end.
 fn same_word(theirs: &str, ours: &str) -> bool {
     theirs == ours || ours.contains(LINKAGE)
 }
 
-/// The counts in lines such as ` 39310 |libc.so.6 |[.] free`. What has no name is listed by its address there.
+/// Returns the counts in lines such as ` 39310 |libc.so.6 |[.] free`. Code without a name is listed by its address.
 fn perf_counts(text: &str) -> Result<Counts> {
     let mut counts = Counts::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -94,7 +94,7 @@ fn perf_counts(text: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The counts in the JSON of `pugmark report`.
+/// Returns the counts in the JSON of `pugmark report`.
 fn pugmark_counts(text: &str) -> Result<Counts> {
     let mut counts = Counts::new();
     let json: Value = serde_json::from_str(text)?;
@@ -108,8 +108,8 @@ fn pugmark_counts(text: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The file's name without its folder, and the function. What has no name and entries of procedure linkage tables are
-/// one, see [`same_word`].
+/// Returns the file's name without its folder, and the function. Code without a name and entries of procedure linkage
+/// tables are treated alike, see [`same_word`].
 fn key(object: &str, name: &str) -> (String, String) {
     let name = if name.ends_with(LINKAGE) { UNKNOWN } else { name };
     (object.rsplit('/').next().unwrap_or(object).into(), name.into())
@@ -119,7 +119,7 @@ fn key(object: &str, name: &str) -> (String, String) {
 mod tests {
     use super::*;
 
-    /// What a program prints that is run with these arguments.
+    /// Returns the output of a program for these arguments.
     fn answers<'a>(lines: &'a [(&str, &str)]) -> impl Fn(&[&str]) -> Result<String> + 'a {
         move |arguments: &[&str]| {
             let known =

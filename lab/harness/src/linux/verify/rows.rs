@@ -1,63 +1,62 @@
-//! What is recorded, on which processor, and what must be right.
+//! The recordings, their processors, and the expectations.
 
 use std::fmt;
 use std::ops::Range;
 
-/// What a row's command records, and how it is held against the truth.
+/// The kind of a row's recording, and its comparison with the truth.
 #[derive(Clone, Debug)]
 pub enum Check {
-    /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: those that
-    /// perf's decoder finds and those that ours does are the truth's. Functions have the names that perf gives them.
+    /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: perf's decoder
+    /// and ours find those of the truth. Functions have perf's names.
     Instructions,
-    /// As [`Self::Instructions`], on a processor without MTC packets. perf dates what such a processor executes to the
-    /// last TSC packet. If that is before a program's file was mapped, perf knows no code for it: it reports an error
-    /// and finds the instructions from the next PSB on. Ours finds all.
+    /// As [`Self::Instructions`], on a processor without MTC packets. perf dates the execution of such a processor to
+    /// the last TSC packet. If that is before a program's file was mapped, perf knows no code for it: perf reports an
+    /// error and finds the instructions from the next PSB on. Our decoder finds all.
     Undated,
     /// As [`Self::Instructions`], with the kernel's, whose code is in perf's copy (`--kcore`).
     Everything,
-    /// As [`Self::Instructions`], of those at these addresses only.
+    /// As [`Self::Instructions`], only of those at these addresses.
     Within(Range<u64>),
-    /// The last instructions of the program, by `perf record --snapshot` with Intel PT: they are the truth's last.
+    /// The last instructions of the program, by `perf record --snapshot` with Intel PT: equal to the truth's last ones.
     Last,
-    /// The program's branches, by `perf record` with branch records: they are the truth's.
+    /// The program's branches, by `perf record` with branch records: equal to those of the truth.
     Branches,
     /// As [`Self::Instructions`], of the guest's program `ptwrite`, with the numbers that it wrote.
     Written,
     /// The addresses of samples: each is one of the truth's instructions.
     Samples,
-    /// As [`Self::Samples`], where the interrupt may come so late that the kernel is executing, or where that is
-    /// sampled.
+    /// As [`Self::Samples`], where the interrupt may be so late that the kernel is executing, or where that is sampled.
     Skidding,
     /// As [`Self::Skidding`], of addresses that were fetched.
     Fetches,
-    /// As [`Self::Skidding`], with the memory accesses: Linux and Pugmark make the same of their registers.
+    /// As [`Self::Skidding`], with the memory accesses: Linux and Pugmark decode their registers alike.
     Accesses,
     /// As [`Self::Samples`], of samples in a trace of Intel PT, with their period in instructions: perf's decoder and
     /// ours find all of them, and each at its instruction.
     Traced(usize),
-    /// The last branches, or the calls that have not returned, at each sample: each is one of the truth's.
+    /// The last branches, or the calls that have not returned, at each sample: each is in the truth.
     Stacks,
-    /// A number of instructions, by `perf stat`: it is the truth's.
+    /// A number of instructions, by `perf stat`: equal to that of the truth.
     Count,
 }
 
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The processor that the monitor shows.
+    /// The processor that the monitor presents.
     pub profile: &'static str,
-    /// How many processors the machine has.
+    /// Number of processors of the machine.
     pub processors: u16,
     /// The machine's memory in MiB.
     pub memory: Option<u64>,
-    /// What follows `perf record`, or `perf stat` for [`Check::Count`], as a shell reads it.
+    /// The arguments of `perf record`, or of `perf stat` for [`Check::Count`], as a shell reads them.
     pub arguments: &'static str,
-    /// What must be right.
+    /// The expectation.
     pub check: Check,
 }
 
 impl Row {
-    /// What the row's machine is.
+    /// Returns the properties of the row's machine.
     #[must_use]
     pub const fn machine(&self) -> (&'static str, u16, Option<u64>) {
         (self.profile, self.processors, self.memory)
@@ -82,7 +81,7 @@ const fn checked(profile: &'static str, arguments: &'static str, check: Check) -
     Row { profile, processors: 1, memory: None, arguments, check }
 }
 
-/// The short table.
+/// Returns the short table.
 #[must_use]
 pub fn short() -> Vec<Row> {
     vec![
@@ -98,17 +97,17 @@ const FILTERED: &str =
     "-e intel_pt//u --filter 'filter 0x1000/0x10000@/bin/busybox' -- sha256sum /etc/passwd";
 const FILTERED_ADDRESSES: Range<u64> = 0x40_1000..0x41_1000;
 
-/// A recording whose samples are in the trace of Intel PT, which has nothing else but the time.
+/// A recording whose samples are in the trace of Intel PT, which otherwise has only the time.
 const TRACED_SAMPLES: &str =
     "-c 1009 -e '{intel_pt/branch=0/u,instructions/aux-output/upp}' -- sha256sum /etc/passwd";
-/// The same with registers in each sample, and with call chains. No record has those, so Linux wants a PMI after each.
+/// The same with registers and call chains, which no PEBS record has, so Linux wants a PMI after each.
 const TRACED_REGISTERS: &str = "-g --intr-regs=ax,ip -c 1009 \
     -e '{intel_pt/branch=0/u,instructions/aux-output/upp}' -- sha256sum /etc/passwd";
 /// The same within a trace of all instructions.
 const SAMPLES_AMONG_BRANCHES: &str =
     "-c 1009 -e '{intel_pt//u,instructions/aux-output/upp}' -- sha256sum /etc/passwd";
 
-/// A recording of everything that runs while each processor has a program of its own, all at the same time.
+/// A recording of all programs while each processor has a program of its own, all at the same time.
 const ON_TWO: &str = "-a -e intel_pt//u -- sh -c \
     'taskset 1 sha256sum /etc/passwd & taskset 2 gzip -kc /etc/passwd & wait'";
 const ON_FOUR: &str = "-a -e intel_pt//u -- sh -c 'taskset 1 sha256sum /etc/passwd & \
@@ -122,7 +121,7 @@ const WITH_KERNEL: &str = "--kcore -m,4096 -e intel_pt// -- /usr/bin/seq 1 10";
 
 const ON_TWO_WITH_KERNEL: &str = "-a --kcore -m,2048 -e intel_pt// -- taskset 2 true";
 
-/// The whole table. The rows of one machine are next to one another.
+/// Returns the whole table. The rows of one machine are adjacent.
 #[must_use]
 pub fn all() -> Vec<Row> {
     let mut rows = short();

@@ -100,7 +100,7 @@ impl FetchSampling {
         Ok(())
     }
 
-    /// The bits that are not reserved. Reserved bits read as zero and ignore writes.
+    /// Returns the bits that are not reserved. Reserved bits read as zero and ignore writes.
     const fn writable(&self) -> u64 {
         let mut bits = fetch_ctl::MAX_CNT
             | fetch_ctl::CNT
@@ -123,7 +123,7 @@ impl FetchSampling {
         bits
     }
 
-    /// The bits of IbsFetchCtl2 that are not reserved. The others must be zero.
+    /// Returns the bits of IbsFetchCtl2 that are not reserved. The others must be zero.
     const fn control2_bits(&self) -> u64 {
         let mut bits = fetch_ctl2::DIS;
         if self.has(ibs_cap::FETCH_LAT_FILTERING) {
@@ -135,7 +135,7 @@ impl FetchSampling {
         bits
     }
 
-    /// Whether IbsFetchEn is set, and the unit is not disabled.
+    /// Returns true if IbsFetchEn is set, and the unit is not disabled.
     pub(in crate::amd) const fn is_on(&self) -> bool {
         self.control & fetch_ctl::EN != 0 && self.control2 & fetch_ctl2::DIS == 0
     }
@@ -144,10 +144,10 @@ impl FetchSampling {
         self.is_on() && self.control & fetch_ctl::VAL == 0
     }
 
-    /// Whether a filter leaves the fetch out.
+    /// Returns true if a filter rejects the fetch.
     fn is_filtered_out(&self, fetch: &Fetch) -> bool {
         let missed_l3 = fetch.completed && fetch.found.missed_l3;
-        // In units of 128 cycles; 0 is no filter.
+        // In units of 128 cycles; 0 disables the filter.
         let least = (self.control2 & fetch_ctl2::LAT_FILTER) >> fetch_ctl2::LAT_FILTER_SHIFT << 7;
         let half = match fetch.address >> 63 {
             0 => fetch_ctl2::EXCLUDE_RIP_63_0,
@@ -206,7 +206,7 @@ impl FetchSampling {
 }
 
 impl FetchSampling {
-    /// The value of IbsL1TlbPgSz.
+    /// Returns the value of IbsL1TlbPgSz.
     fn page_size(&self, fetch: &Fetch) -> u64 {
         match (fetch.mapping.map(|mapping| mapping.page), self.errata.has(Errata::IBS_FETCH_PAGE_SIZES)) {
             (None | Some(PageSize::K4), _) => 0,
@@ -217,7 +217,7 @@ impl FetchSampling {
     }
 }
 
-/// Cycles from the beginning of a fetch to its end.
+/// Returns the cycles from the start of a fetch to its end.
 fn latency(fetch: &Fetch) -> u64 {
     u64::from(fetch.found.stall() + 1).min(0xffff)
 }

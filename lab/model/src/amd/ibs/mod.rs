@@ -1,7 +1,6 @@
-//! Instruction-Based Sampling (IBS): one fetch, or one op, in each period is tagged, and registers report what happened
-//! to it.
+//! Instruction-Based Sampling (IBS): one fetch or one op in each period is tagged, and registers report its execution.
 //!
-//! Each of the two units owns its control and data registers. What a write of them does, or why it faults, is in
+//! Each of the two units owns its control and data registers. The effects and faults of a write to them are in
 //! `fetch.rs` and `op.rs`. A unit reports that it has a sample, and the processor sends the interrupt through the entry
 //! of the local APIC that IBS_CTL names.
 //!
@@ -18,22 +17,22 @@ pub(super) use op::OpSampling;
 
 use crate::GeneralProtection;
 
-/// What happened at a fetch or an instruction.
+/// The result of a fetch or an instruction for sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SamplingOutcome {
-    /// Nothing was tagged, or a filter left the sample out.
+    /// Nothing was tagged, or a filter rejected the sample.
     Nothing,
     /// There is a sample, and an interrupt is raised.
     Interrupt,
 }
 
-/// Checks a write of a register that holds a linear address: only canonical addresses are accepted.
+/// Checks a write to a register that holds a linear address: only canonical addresses are accepted.
 const fn canonical(value: u64) -> Result<u64, GeneralProtection> {
     const UNUSED: u32 = 16;
     if ((value as i64) << UNUSED >> UNUSED) as u64 == value { Ok(value) } else { Err(GeneralProtection) }
 }
 
-/// Checks a write of a register that has only these bits: the others must be zero.
+/// Checks a write to a register that has only these bits: the others must be zero.
 const fn without_reserved(value: u64, bits: u64) -> Result<u64, GeneralProtection> {
     if value & !bits == 0 { Ok(value) } else { Err(GeneralProtection) }
 }

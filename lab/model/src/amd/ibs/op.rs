@@ -14,9 +14,9 @@ use crate::{Memory, PageSize};
 const RESERVED_COUNTS: u64 = 8;
 /// Instructions between two interrupts of a tagging engine that was left on.
 const STUCK_ON_PERIOD: u32 = 64;
-/// Data accesses begin to matter this number of ops before one is tagged, so that the caches are filled.
+/// Number of ops before a tagged op from which data accesses are modelled, so that the caches are filled.
 const OPS_WITH_DATA: u64 = 32;
-/// The most ops of an instruction that is not microcoded.
+/// Maximum number of ops of an instruction that is not microcoded.
 const MAX_OPS: u64 = 2;
 /// The bits that stay set if the processor has that erratum.
 const STICKY_TLB_BITS: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
@@ -41,16 +41,16 @@ pub(in crate::amd) struct OpSampling {
     target: u64,
     random: Random,
     samples: u32,
-    /// If the tagging engine was left on: the instructions until its next interrupt.
+    /// If the tagging engine was left on: the instructions before its next interrupt.
     stuck_on: Option<u32>,
 }
 
-/// Which op of an instruction is tagged.
+/// The tagged op of an instruction.
 #[derive(Clone, Copy, Debug)]
 struct TaggedOp {
-    /// It is the first op, which loads.
+    /// The tagged op is the first, which loads.
     first: bool,
-    /// It is the last op, which stores and branches.
+    /// The tagged op is the last, which stores and branches.
     last: bool,
 }
 
@@ -121,7 +121,7 @@ impl OpSampling {
         Ok(())
     }
 
-    /// The bits of IbsOpCtl2 that are not reserved. The others must be zero.
+    /// Returns the bits of IbsOpCtl2 that are not reserved. The others must be zero.
     const fn control2_bits(&self) -> u64 {
         if self.has(ibs_cap::BIT_63_FILTERING) {
             op_ctl2::DIS | op_ctl2::EXCLUDE_RIP_63_0 | op_ctl2::EXCLUDE_RIP_63_1
@@ -130,7 +130,7 @@ impl OpSampling {
         }
     }
 
-    /// The bits of IbsOpData that are not reserved. All processors have those up to IbsOpBrnRet.
+    /// Returns the bits of IbsOpData that are not reserved. All processors have those up to IbsOpBrnRet.
     const fn data_bits(&self) -> u64 {
         let mut bits = op_data::BRN_RET * 2 - 1;
         if self.has(ibs_cap::RIP_INVALID_CHK) {
@@ -181,7 +181,7 @@ impl OpSampling {
         Ok(())
     }
 
-    /// The bits of IbsOpCtl that are not reserved, except the current count. The others must be zero.
+    /// Returns the bits of IbsOpCtl that are not reserved, except the current count. The others must be zero.
     const fn control_bits(&self) -> u64 {
         let mut bits = op_ctl::MAX_CNT_LOW | op_ctl::EN | op_ctl::VAL;
         if self.has(ibs_cap::OP_CNT) {
@@ -204,12 +204,12 @@ impl OpSampling {
         (1 << bits) - 1
     }
 
-    /// Whether IbsOpEn is set, and the unit is not disabled.
+    /// Returns true if IbsOpEn is set, and the unit is not disabled.
     pub(in crate::amd) const fn is_on(&self) -> bool {
         self.control & op_ctl::EN != 0 && self.control2 & op_ctl2::DIS == 0
     }
 
-    /// Whether sampling was stopped in a way that leaves the tagging engine on.
+    /// Returns true if sampling was stopped in a way that leaves the tagging engine on.
     pub(in crate::amd) const fn is_stuck_on(&self) -> bool {
         self.stuck_on.is_some()
     }
@@ -218,14 +218,14 @@ impl OpSampling {
         self.is_on() && self.control & op_ctl::VAL == 0
     }
 
-    /// Whether the data that the next instruction accesses may matter: if cycles are counted, they depend on it, and if
-    /// ops are counted, one of this instruction or of the next few may be tagged, and the caches must then be up to
-    /// date.
+    /// Returns true if the data accesses of the next instruction may matter: a count of cycles depends on them, and
+    /// with a count of ops, one op of this instruction or of the next few may be tagged, and the caches must then be up
+    /// to date.
     pub(in crate::amd) fn wants_data(&self) -> bool {
         self.instructions_until_data() == 0
     }
 
-    /// How many instructions retire at least until data accesses matter, if none of them is microcoded.
+    /// Returns the minimum number of instructions before data accesses matter, if none of them is microcoded.
     pub(in crate::amd) fn instructions_until_data(&self) -> u64 {
         if !self.is_counting() || op_ctl::max_cnt(self.control) == 0 {
             return u64::MAX;
@@ -262,14 +262,14 @@ impl OpSampling {
         SamplingOutcome::Interrupt
     }
 
-    /// Handles a fault: an op that was tagged does not retire, and the count restarts.
+    /// Handles a fault: a tagged op does not retire, and the count restarts.
     pub(in crate::amd) fn abort(&mut self) {
         if self.is_counting() && self.count_left() == 0 {
             self.counter = self.random.bits(7);
         }
     }
 
-    /// How many ops or cycles must still be counted until an op is tagged. A maximum of 0 tags nothing.
+    /// Returns the ops or cycles left to count before an op is tagged. A maximum of 0 tags nothing.
     fn count_left(&self) -> u64 {
         match op_ctl::max_cnt(self.control) {
             0 => u64::MAX,
@@ -282,7 +282,7 @@ impl OpSampling {
         self.counter = (self.counter + by) & self.counter_mask();
     }
 
-    /// Counts the ops of an instruction, up to the one that is tagged if there is one.
+    /// Counts the ops of an instruction, up to the tagged one if there is one.
     fn count_ops(&mut self, ops: u32) -> Option<TaggedOp> {
         let left = self.count_left();
         self.advance(left.min(ops.into()));
@@ -290,14 +290,14 @@ impl OpSampling {
         Some(TaggedOp { first: index == 0, last: index == ops - 1 })
     }
 
-    /// Counts the cycles of an instruction. If enough were counted before it, its first op is tagged instead.
+    /// Counts the cycles of an instruction. If the count was complete before it, its first op is tagged instead.
     fn count_cycles(&mut self, execution: &Execution) -> Option<TaggedOp> {
         let left = self.count_left();
         self.advance(left.min(u64::from(execution.stall()) + 1));
         (left == 0).then_some(TaggedOp { first: true, last: execution.ops == 1 })
     }
 
-    /// Whether a filter leaves the sample out.
+    /// Returns true if a filter rejects the sample.
     fn is_filtered_out(&self, tagged: TaggedOp, execution: &Execution) -> bool {
         let load = execution.data.filter(|data| data.access.read && tagged.first);
         let other = execution.data.filter(|data| !data.access.read && tagged.last);
@@ -364,7 +364,7 @@ impl OpSampling {
         value
     }
 
-    /// The value of IbsOpData2: where data came from that level 2 did not have.
+    /// Returns the value of IbsOpData2: the source of data that missed level 2.
     fn op_data2(&self, data: &DataAccess) -> u64 {
         if data.access.prefetch && self.errata.has(Errata::IBS_DATA_SOURCE_WRONG) {
             return u64::from(data.found.miss_cycles) & 0b111;
@@ -415,7 +415,7 @@ impl OpSampling {
         value | self.page_size(data)
     }
 
-    /// The bits of IbsOpData3 for the page's size.
+    /// Returns the bits of IbsOpData3 for the page's size.
     ///
     /// Source: BKDG for AMD Family 10h Processors, "IBS Op Data 3 Register"; for the field of later processors Linux,
     /// `tools/perf/util/amd-sample-raw.c`.
@@ -441,7 +441,7 @@ fn memory_type(data: &DataAccess) -> Memory {
     data.address.mapping.map_or(Memory::Cached, |mapping| mapping.memory)
 }
 
-/// The value of IbsOpMemWidth: 0 if the width is unknown.
+/// Returns the value of IbsOpMemWidth: 0 if the width is unknown.
 fn width(bytes: u32) -> u64 {
     if bytes.is_power_of_two() && bytes <= 64 { u64::from(bytes.trailing_zeros()) + 1 } else { 0 }
 }

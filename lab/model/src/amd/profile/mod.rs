@@ -1,4 +1,4 @@
-//! The profiles: what a processor enumerates by CPUID, which of the optional units it has, and its errata.
+//! The profiles: the CPUID of a processor, its optional units, and its errata.
 
 use super::events::AmdEvent;
 
@@ -6,11 +6,11 @@ mod table;
 
 /// A processor's capabilities.
 ///
-/// Profiles do not enumerate what the model lacks: SVM, the counters of the northbridge, of the L2 and of the L3
-/// caches, DebugCtl's older records, lightweight profiling, the filter of streaming stores.
+/// Profiles do not enumerate features that the model lacks: SVM, the counters of the northbridge, of the L2 and of the
+/// L3 caches, DebugCtl's older records, lightweight profiling, the filter of streaming stores.
 #[derive(Debug)]
 pub struct AmdProfile {
-    /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4`, `zen5` or `zen6`.
+    /// Name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4`, `zen5` or `zen6`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID Fn0000_0001 EAX.
     pub signature: u32,
@@ -24,11 +24,11 @@ pub struct AmdProfile {
     pub tsc_mhz: u32,
     /// The caches and TLBs: CPUID Fn8000_0005 and Fn8000_0006, EAX to EDX.
     pub caches: [[u32; 4]; 2],
-    /// Whether the TSC is invariant, CPUID Fn8000_0007 EDX\[8\].
+    /// The TSC is invariant, CPUID Fn8000_0007 EDX\[8\].
     pub invariant_tsc: bool,
     /// The number of core performance counters: four, or six with PerfCtrExtCore.
     pub counters: u32,
-    /// PerfMonV2: whether there are the global registers.
+    /// PerfMonV2: the global registers exist.
     pub perf_mon_v2: bool,
     /// The bits of PerfEvtSel that are not reserved.
     pub event_select_bits: u64,
@@ -36,17 +36,17 @@ pub struct AmdProfile {
     pub(super) events: &'static [AmdEvent],
     /// Instruction-Based Sampling, if the processor has it.
     pub ibs: Option<Ibs>,
-    /// What records the last branches, if the processor has it.
+    /// The unit that records the last branches, if the processor has one.
     pub branches: Option<LastBranchKind>,
     /// The number of entries of the extended LVT, at most four.
     pub extended_lvts: u32,
     /// PCI device ID of the northbridge's first function, if the northbridge is modelled.
     pub northbridge: Option<u16>,
-    /// Whether there is a level-3 cache.
+    /// There is a level-3 cache.
     pub l3: bool,
     /// The size of a fetch block in bytes.
     pub fetch_block: u64,
-    /// Its deviations from the manual.
+    /// The deviations from the manual.
     pub errata: Errata,
 }
 
@@ -57,14 +57,14 @@ pub struct Ibs {
     pub leaf: Option<u32>,
     /// IBS_CTL as firmware left it. On a processor with a modelled northbridge, F3x1CC is used instead.
     pub ctl: u64,
-    /// How IbsOpData2 encodes where data came from.
+    /// The encoding of data sources in IbsOpData2.
     pub sources: DataSources,
 }
 
 /// The number of entries of the last branches.
 pub(super) const LAST_BRANCHES: usize = 16;
 
-/// Which registers record branches.
+/// The registers that record branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBranchKind {
     /// The Last Branch Record Stack of 16 entries; an overflow can freeze it.
@@ -74,13 +74,13 @@ pub enum LastBranchKind {
 }
 
 impl LastBranchKind {
-    /// How many branches they hold.
+    /// Returns the number of branches that they hold.
     pub const fn depth(self) -> u32 {
         LAST_BRANCHES as u32
     }
 }
 
-/// How IbsOpData2 encodes where data came from.
+/// The encoding of data sources in IbsOpData2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataSources {
     /// Sources of the northbridge's requests: 1 the level-3 cache, 3 DRAM, 7 neither.
@@ -100,7 +100,7 @@ pub enum DataSources {
 pub struct Errata(u32);
 
 impl Errata {
-    /// No errata.
+    /// The empty set.
     pub const NONE: Self = Self(0);
     /// 420: stopping IBS op sampling by IbsOpEn alone leaves the tagging engine on, which raises interrupts without a
     /// sample, until a maximum count of 0 is written.
@@ -145,19 +145,19 @@ impl Errata {
     pub const IBS_LATENCY_FILTER_LEAKS: Self = Self(1 << 8);
 
     /// 1452: the last branch stack has entries that are no branches, with the valid and the speculative bit set, and
-    /// bit 61 of the target. They come after each eighth branch here; no profile has the erratum, because an operating
-    /// system that does not know it takes them for branches.
+    /// bit 61 of the target. They follow each eighth branch here; no profile has the erratum, because an operating
+    /// system that does not know the erratum takes them for branches.
     ///
     /// Source: Revision Guide for AMD Family 19h Models 10h-1Fh Processors.
     pub const LBR_ENTRIES_WITHOUT_BRANCH: Self = Self(1 << 9);
 
-    /// The errata of both sets.
+    /// Returns the errata of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether `erratum` is in the set.
+    /// Returns true if `erratum` is in the set.
     #[must_use]
     pub const fn has(self, erratum: Self) -> bool {
         self.0 & erratum.0 != 0
@@ -165,31 +165,31 @@ impl Errata {
 }
 
 impl AmdProfile {
-    /// The family.
+    /// Returns the family.
     pub const fn family(&self) -> u32 {
         let base = self.signature >> 8 & 0xf;
         if base == 0xf { base + (self.signature >> 20 & 0xff) } else { base }
     }
 
-    /// Whether interrupts and exceptions count as retired instructions, one each. INT n is an instruction anyway.
+    /// Returns true if each interrupt and exception counts as a retired instruction. INT n is an instruction anyway.
     ///
-    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; OProfile and libpfm say it for family 0Fh too. For
-    /// family 15h it is an assumption; the PPRs do not say it.
+    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; OProfile and libpfm agree for family 0Fh. For
+    /// family 15h it is an assumption; the PPRs do not define it.
     pub(super) const fn counts_events_as_instructions(&self) -> bool {
         self.family() < 0x17
     }
 
-    /// The event selects that can be counted, without unit masks.
+    /// Returns the event selects that can be counted, without unit masks.
     pub fn event_selects(&self) -> impl Iterator<Item = u16> {
         self.events.iter().map(|event| event.select)
     }
 
-    /// Whether it has PerfCtrExtCore: the extended counter registers.
+    /// Returns true if the processor has PerfCtrExtCore: the extended counter registers.
     pub(super) const fn has_extended_counters(&self) -> bool {
         self.counters > 4
     }
 
-    /// The features of IBS: bits of Fn8000_001B EAX. Without that leaf they are only fetch and op sampling.
+    /// Returns the features of IBS: bits of Fn8000_001B EAX. Without that leaf they are only fetch and op sampling.
     pub(super) const fn ibs_features(&self) -> u32 {
         use super::registers::ibs_cap;
         match &self.ibs {

@@ -1,5 +1,5 @@
-//! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
-//! one was chosen.
+//! The table of profiles. Signatures and leaves are those of real parts of these families; where parts differ, one was
+//! chosen.
 
 use super::{AmdProfile, DataSources, Errata, Ibs, LastBranchKind};
 use crate::amd::events::{K8_EVENTS, ZEN2_EVENTS, ZEN4_EVENTS};
@@ -41,12 +41,12 @@ const ZEN: AmdProfile = AmdProfile {
 };
 
 impl AmdProfile {
-    /// The profile of that name.
+    /// Returns the profile of that name.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         Self::all().iter().find(|profile| profile.name == name)
     }
 
-    /// All profiles.
+    /// Returns all profiles.
     pub fn all() -> &'static [Self] {
         &ALL
     }

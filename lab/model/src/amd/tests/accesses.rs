@@ -4,7 +4,7 @@ use super::machine::*;
 use crate::ExecMode;
 use crate::amd::DataRegisters;
 
-/// The sampled linear address of an instruction, and whether it loads and stores.
+/// Returns the sampled linear address of an instruction, and whether it loads and stores.
 fn access(bytes: &[u8], before: u64, mode: ExecMode) -> Option<(u64, bool, bool)> {
     let mut machine = AmdMachine::new("zen4");
     machine.write(OP_CTL, OP_EN | OPS | (0x90 - before) << 32 | 9);

@@ -25,7 +25,7 @@ const JMP_RAX: &[u8] = &[0xff, 0xe0];
 const CALL_RAX: &[u8] = &[0xff, 0xd0];
 const SYSCALL: &[u8] = &[0x0f, 0x05];
 
-/// Sources and targets of the first entries, as the registers show them.
+/// Returns sources and targets of the first entries, as the registers show them.
 fn entries(machine: &AmdMachine, count: u32) -> Vec<(u64, u64)> {
     (0..count).map(|index| (machine.read(FROM + 2 * index), machine.read(TO + 2 * index))).collect()
 }
@@ -36,7 +36,7 @@ fn stack() -> AmdMachine {
     machine
 }
 
-/// A machine with branch sampling, and a counter that overflows at the next instruction and interrupts by NMI.
+/// Returns a machine with branch sampling, and a counter that overflows at the next instruction and interrupts by NMI.
 fn sampling() -> AmdMachine {
     let mut machine = AmdMachine::new("zen3");
     machine.processor.write_apic(0x340, 0x400);
@@ -112,7 +112,7 @@ fn a_record_has_57_bits_of_addresses_and_says_whether_the_branch_was_mispredicte
     machine.go(JZ, 0xffff_ffff_8100_0042);
     let low = |address: u64| address & ((1 << 57) - 1);
     let (from, to) = (0xffff_ffff_8100_0000, 0xffff_ffff_8100_0042);
-    // A branch that is seen for the first time is predicted not to be taken.
+    // A branch that is seen for the first time is predicted not taken.
     assert_eq!(entries(&machine, 1), [(MISPREDICTED | low(from), VALID | low(to))]);
     machine.at.ip = from;
     machine.go(JZ, to);
@@ -128,7 +128,7 @@ fn each_bit_of_the_select_register_leaves_out_a_kind() {
             let mut machine = stack();
             machine.write(SELECT, select);
             machine.go(bytes, 0x9000);
-            // Bit 0 leaves out branches that end at level 0, as these do.
+            // Bit 0 excludes branches that end at level 0, as these do.
             let recorded = select & (1 << bit | 1) == 0;
             assert_eq!(machine.read(TO) != 0, recorded, "{bytes:x?} {select:#x}");
         }

@@ -6,7 +6,7 @@ use crate::{DeliveryKind, Pmi};
 const SELECT: u32 = 0xc001_0000;
 const VALUE: u32 = 0xc001_0004;
 
-/// The value of counter 0, which counts `event`, after `run`.
+/// Returns the value of counter 0, which counts `event`, after `run`.
 fn count(name: &str, select: u64, run: impl FnOnce(&mut AmdMachine)) -> u64 {
     let mut machine = AmdMachine::new(name);
     machine.write(SELECT, select);
@@ -14,7 +14,7 @@ fn count(name: &str, select: u64, run: impl FnOnce(&mut AmdMachine)) -> u64 {
     machine.read(VALUE)
 }
 
-/// Two instructions that do not branch, a conditional branch taken and one not, a call, its return, a jump, IRET.
+/// Executes two instructions without a branch, conditional branches taken and not, a call, a return, a jump, IRET.
 fn mixture(machine: &mut AmdMachine) {
     machine.next(NOP);
     machine.next(NOP);
@@ -92,8 +92,7 @@ fn counts_only_when_enabled_by_both_registers() {
 
 #[test]
 fn host_only_and_guest_only_count_nothing_while_svm_is_off() {
-    // HostOnly and GuestOnly, whether it counts with SVM off, whether it counts with SVM on: the host is what runs
-    // then.
+    // HostOnly and GuestOnly, `true` if it counts with SVM off, and with SVM on, where the host is what runs.
     for (bits, off, on) in [(0b00, 1, 1), (0b01, 0, 0), (0b10, 0, 1), (0b11, 0, 1)] {
         for (svme, expected) in [(false, off), (true, on)] {
             let counted = count("barcelona", ALL | bits << 40 | 0xc0, |machine| {
@@ -114,7 +113,7 @@ fn unknown_events_count_nothing_and_need_no_steps() {
     assert!(machine.processor.needs_each_instruction() && machine.processor.is_on());
 }
 
-/// One instruction that misses the level-1 translation buffer and all caches, then three that do not miss.
+/// Executes an instruction that misses the level-1 translation buffer and all caches, then three that hit.
 fn cold_start(machine: &mut AmdMachine) {
     machine.loop_nops(4);
 }
@@ -156,7 +155,7 @@ fn cnt_mask_counts_cycles_with_that_many_events_and_inv_those_with_fewer() {
 fn edge_counts_when_a_condition_becomes_true() {
     const EDGE: u64 = 1 << 18;
     const INV: u64 = 1 << 23;
-    // The cycles of an instruction, of its stalls, and of three instructions in a row.
+    // The cycles of an instruction, of its stalls, and of three consecutive instructions.
     let rows =
         [(0xc0, 2), (0xc0 | 1 << 24, 2), (0xc0 | 1 << 24 | INV, 1), (0x76, 1), (0xc0 | 2 << 24 | INV, 1)];
     for (select, expected) in rows {
@@ -177,7 +176,7 @@ fn a_wrap_sets_the_status_and_interrupts_where_it_is_asked_for() {
         machine.next(NOP);
         assert_eq!((machine.read(0xc000_0300), machine.read(VALUE + 1)), (0b10, 0));
         assert_eq!(machine.interrupts(), std::vec::Vec::from_iter(expected));
-        // It continues to count.
+        // The counter continues.
         machine.next(NOP);
         assert_eq!(machine.read(VALUE + 1), 1);
     }
@@ -203,10 +202,10 @@ fn a_wrmsr_is_counted_by_what_was_on_before_and_is_not_what_it_writes() {
     // A write of another counter is counted.
     machine.write(SELECT + 1, ALL | 0xc0);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (1, 0));
-    // A counter holds exactly what is written.
+    // A counter holds exactly the written value.
     machine.write(VALUE, 100);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 1));
-    // The write of an event is not counted by its counter, though that counts before and after.
+    // The write of an event is not counted by its counter, though it counts before and after.
     machine.write(SELECT, ALL | 0xc0);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
     // The write that disables is not counted by that counter.
@@ -242,7 +241,7 @@ fn a_refused_write_counts_nothing() {
 fn counts_interrupts_and_exceptions_by_what_they_are() {
     use DeliveryKind::{Fault, Interrupt, Nmi, SoftwareInterrupt, Trap};
     const KINDS: [DeliveryKind; 5] = [Interrupt, Nmi, Fault, Trap, SoftwareInterrupt];
-    // How often each of the five is counted.
+    // Number of counted events for each of the five.
     let rows: [(&str, u64, [u64; 5]); 12] = [
         ("k8", 0xcf, [1, 1, 0, 0, 0]),
         ("barcelona", 0xcf, [1, 1, 0, 0, 0]),
@@ -268,7 +267,7 @@ fn counts_interrupts_and_exceptions_by_what_they_are() {
     }
 }
 
-/// Loads, stores and instructions that do both, on three lines.
+/// Executes loads, stores and instructions that do both, on three lines.
 fn data(machine: &mut AmdMachine) {
     machine.with_rbx(LOAD, 0x1000);
     machine.with_rbx(LOAD, 0x1008);
@@ -409,7 +408,7 @@ fn the_write_of_a_counter_or_of_its_event_is_counted_by_all_the_others() {
     }
 }
 
-/// A counter of cycles steps nothing unless it is filtered by level, counts a condition, or is near its overflow.
+/// Checks that a counter of cycles steps nothing unless filtered by level, counting a condition, or near overflow.
 #[test]
 fn a_counter_of_cycles_is_read_where_that_is_enough() {
     const EN: u64 = 1 << 22;

@@ -74,8 +74,8 @@ fn nothing_of_intel_s_shows() {
 
 #[test]
 fn features_of_leaf_1_are_those_that_amds_manual_has() {
-    // APM vol. 3, "CPUID Fn0000_0001_ECX Feature Identifiers" and "CPUID Fn0000_0001_EDX Feature Identifiers": the bits
-    // that have a name there. EXTENDED_STATE has those bits of ECX that depend on XSAVE, which needs leaf 0DH.
+    // APM vol. 3, "CPUID Fn0000_0001_ECX Feature Identifiers" and "CPUID Fn0000_0001_EDX Feature Identifiers": the
+    // named bits. EXTENDED_STATE has those bits of ECX that depend on XSAVE, which needs leaf 0DH.
     const ECX: [u32; 17] = [0, 1, 3, 9, 12, 13, 19, 20, 21, 22, 23, 25, 26, 27, 28, 29, 30];
     const EXTENDED_STATE: [u32; 5] = [12, 26, 27, 28, 29];
     const EDX: [u32; 23] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26, 28];

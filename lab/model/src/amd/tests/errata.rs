@@ -6,7 +6,7 @@ use super::machine::*;
 use crate::Pmi;
 use crate::amd::{AmdSettings, Errata};
 
-/// A zen4 with these errata and no others.
+/// Returns a zen4 with these errata and no others.
 fn with(errata: Errata) -> AmdMachine {
     let settings = AmdSettings { skid: 0, errata: Some(errata), ..AmdSettings::default() };
     let mut machine = AmdMachine::with("zen4", settings);
@@ -65,17 +65,17 @@ fn erratum_420_raises_interrupts_until_a_maximum_of_zero_is_written() {
         (&[on, 0], 1),
         // The maximum is cleared first.
         (&[on, OP_EN | OPS, 0], 0),
-        // A second write stops it.
+        // A second write stops the engine.
         (&[on, 0, 0], 0),
         (&[on, on & !OP_EN, on & !OP_EN], 1),
-        // It was never on.
+        // Sampling was never on.
         (&[0xfff, 0], 0),
     ];
     for (writes, interrupts) in rows {
         assert_eq!(run(writes, erratum), (interrupts, interrupts != 0), "{writes:x?}");
         assert_eq!(run(writes, Errata::NONE), (0, false), "{writes:x?}");
     }
-    // Started again it works as it should.
+    // Started again, it works normally.
     let mut machine = with(erratum);
     for value in [on, 0, on] {
         machine.write(OP_CTL, value);
@@ -94,7 +94,7 @@ fn erratum_420_interrupts_once_in_64_instructions() {
     let mut machine = AmdMachine::with("zen4", settings);
     machine.ibs_by_nmi();
     machine.write(OP_CTL, OP_EN | OPS | 0xfff);
-    // The write that stops sampling is the first instruction that counts.
+    // The write that stops sampling is the first counted instruction.
     machine.write(OP_CTL, 0xfff);
     let mut at = std::vec::Vec::new();
     for instruction in 2..=200 {
@@ -121,7 +121,7 @@ fn erratum_718_keeps_bits_of_earlier_samples() {
                     assert!(data & 1 << 17 != 0);
                 }
             }
-            // The second load does not miss a translation.
+            // The second load hits the translation buffers.
             let bits = 1 << 2 | 1 << 3 | 1 << 7;
             assert_eq!(machine.read(OP_DATA3) & bits, if cleared { 0 } else { kept }, "{cleared}");
         }
@@ -215,7 +215,7 @@ fn erratum_1238_makes_instruction_cache_misses_up() {
             assert!(machine.read(FETCH_CTL) & FETCH_VAL != 0);
             misses += machine.read(FETCH_CTL) >> 51 & 1;
         }
-        // About half of them, of the 64 from this seed.
+        // About half of the 64 samples from this seed.
         assert_eq!((22..=42).contains(&misses), wrong, "{misses}");
     }
 }

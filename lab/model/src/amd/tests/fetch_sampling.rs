@@ -4,7 +4,7 @@ use super::machine::*;
 use crate::amd::AmdSettings;
 use crate::{DeliveryKind, Pmi};
 
-/// Instructions of one fetch each, at addresses in one page that the caches hold after the first turn.
+/// Executes instructions of one fetch each, at addresses in one page, cached after the first iteration.
 fn fetch(machine: &mut AmdMachine, times: usize) {
     for _ in 0..times {
         machine.at.ip = 0x40_0000 + ((machine.at.ip + 0x40) & 0xc0);
@@ -50,7 +50,7 @@ fn tags_the_fetch_that_the_maximum_count_names() {
         assert_eq!(machine.read(FETCH_LIN), 0x41_2345, "{name}");
         assert_eq!(machine.read(FETCH_PHYS), 0x4041_2345, "{name}");
         assert_eq!(machine.interrupts(), [Pmi::Nmi], "{name}");
-        // The sample stays until software clears it.
+        // The sample remains until software clears it.
         fetch(&mut machine, 100);
         assert_eq!(machine.read(FETCH_LIN), 0x41_2345, "{name}");
         assert_eq!(machine.interrupts(), [], "{name}");
@@ -129,7 +129,7 @@ fn without_random_starts_periods_are_all_the_same() {
     }
 }
 
-/// The sample of a fetch at `address`, after fetches from the addresses in `known`.
+/// Returns the sample of a fetch at `address`, after fetches from the addresses in `known`.
 fn sample(name: &str, known: &[u64], address: u64) -> u64 {
     let mut machine = AmdMachine::new(name);
     machine.write(FETCH_CTL, FETCH_EN | 0xffff);
@@ -164,12 +164,12 @@ fn a_sample_tells_what_the_fetch_missed_and_how_long_it_took() {
         ("barcelona", &[], base | IC_MISS | L1_TLB | L2_TLB | lat(1 + 35 + 180)),
         // In the caches.
         ("zen4", &[0x70_0000, 0x70_0040], base | OC | lat(1)),
-        // In level 2, because its slot of level 1 was taken.
+        // In level 2, because its level-1 slot was replaced.
         ("zen4", &[0x70_0000, 0x70_2000], base | OC | IC_MISS | lat(1 + 12)),
         // In level 3.
         ("zen4", &[0x70_0000, 0x70_8000], base | OC | IC_MISS | L2 | lat(1 + 40)),
         ("zen2", &[0x70_0000, 0x70_8000], base | IC_MISS | L2 | lat(1 + 40)),
-        // The translation is in level 2 only, because its slot of level 1 was taken; so were the line's slots.
+        // The translation is only in level 2, because its level-1 slot was replaced; so were the line's slots.
         ("zen4", &[0x70_0000, 0x71_0000], base | OC | IC_MISS | L1_TLB | L2 | L3 | lat(1 + 7 + 180)),
         ("trinity", &[0x70_0000, 0x70_8000], base | IC_MISS | lat(1 + 180)),
     ];
@@ -265,7 +265,7 @@ fn a_write_of_its_registers_is_not_sampled_and_every_other_write_is() {
     // The next fetch is tagged, and so is the next op.
     const NEXT_FETCH: u64 = FETCH_EN | 1 << 16 | 1;
     const NEXT_OP: u64 = OP_EN | OPS | 0x90 << 32 | 9;
-    /// Each WRMSR is fetched on its own.
+    /// Executes a WRMSR that needs its own fetch.
     fn write(machine: &mut AmdMachine, msr: u32, value: u64) {
         machine.at.ip += 0x40;
         machine.write(msr, value);
@@ -274,7 +274,7 @@ fn a_write_of_its_registers_is_not_sampled_and_every_other_write_is() {
         (FETCH_CTL, FETCH_EN | 1, NEXT_FETCH, FETCH_VAL, 0xc001_103f),
         (OP_CTL, OP_EN | OPS | 9, NEXT_OP, OP_VAL, 0xc001_103e),
     ] {
-        // It was off, or on, before.
+        // The unit was off, or on, before.
         for before in [None, Some(on)] {
             let mut machine = AmdMachine::new("zen6");
             before.into_iter().for_each(|before| write(&mut machine, control, before));

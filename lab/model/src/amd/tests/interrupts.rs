@@ -1,4 +1,4 @@
-//! The way of interrupts to the processor.
+//! The delivery of interrupts to the processor.
 
 use super::machine::*;
 use crate::Pmi;

@@ -1,4 +1,4 @@
-//! A processor that tests drive by hand.
+//! A processor that tests drive directly.
 
 use std::boxed::Box;
 use std::vec::Vec;
@@ -49,9 +49,9 @@ pub(super) const OPS: u64 = 1 << 19;
 /// EN, OS, USR.
 pub(super) const ALL: u64 = 1 << 22 | 0b11 << 16;
 
-/// Every page is mapped 1 GiB higher, except the last page of the first 4 GiB, which is not mapped. From [`LARGE`] on
-/// pages have 2 MiB, from [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory is not cached, from [`DEVICE`] on there is no
-/// memory.
+/// Memory in which every page is mapped 1 GiB higher, except the last page of the first 4 GiB, which is not mapped.
+/// From [`LARGE`] on pages have 2 MiB, from [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory is not cached, from
+/// [`DEVICE`] on there is no memory.
 struct Mapped;
 
 pub(super) const LARGE: u64 = 0x4000_0000;
@@ -137,7 +137,7 @@ impl AmdMachine {
         self.at = after;
     }
 
-    /// Executes one instruction that continues at the next one.
+    /// Executes one instruction that continues at the next one in memory.
     pub(super) fn next(&mut self, bytes: &[u8]) {
         self.go(bytes, self.at.ip + bytes.len() as u64);
     }
@@ -150,7 +150,7 @@ impl AmdMachine {
         self.next(bytes);
     }
 
-    /// Repeats the same instruction at the same address: it can miss only the first time.
+    /// Repeats the same instruction at the same address: only the first execution can miss.
     pub(super) fn loop_nops(&mut self, times: usize) {
         let at = self.at.ip;
         for _ in 0..times {

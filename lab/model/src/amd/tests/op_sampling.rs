@@ -62,7 +62,7 @@ fn counts_cycles_where_it_is_not_told_to_count_ops() {
 
 #[test]
 fn the_tagged_op_may_be_any_of_an_instruction() {
-    // IRET has eight ops; with fewer left to count than it has, one of its ops is tagged.
+    // IRET has eight ops; if fewer are left to count, one of its ops is tagged.
     for (before, tagged) in [(0, false), (1, true), (7, true), (8, true), (9, true)] {
         let mut machine = AmdMachine::new("zen4");
         machine.write(OP_CTL, OP_EN | OPS | (0x90 - 8 + before) << CUR | 9);
@@ -75,7 +75,7 @@ fn the_tagged_op_may_be_any_of_an_instruction() {
 #[test]
 fn the_maximum_has_27_bits_where_it_is_extended() {
     let mut machine = AmdMachine::new("zen4");
-    // The maximum is 7f_0009h times 16; the count begins 3 below it.
+    // The maximum is 7f_0009h times 16; the count starts 3 below it.
     machine.write(OP_CTL, OP_EN | OPS | 0x7f << 20 | 0x7f0_008d << CUR | 9);
     machine.loop_nops(3);
     assert!(!is_valid(&machine));
@@ -202,7 +202,7 @@ fn a_sample_tells_what_became_of_a_branch() {
     const MISP_RETURN: u64 = 1 << 33;
     const MICROCODE: u64 = 1 << 40;
     const BRANCH: u64 = RETURN | TAKEN | MISP | RET | MISP_RETURN | MICROCODE;
-    // The instruction, where it continues from 50_0000h, how many of its ops come before the tagged one.
+    // The instruction, the address after 50_0000h, the number of its ops before the tagged one.
     type Row = (&'static str, &'static [u8], u64, u64, u64, Option<u64>);
     let rows: [Row; 13] = [
         ("zen4", NOP, 0x50_0001, 0, 0, None),
@@ -238,14 +238,14 @@ fn a_sample_has_the_op_s_latencies() {
     let mut machine = AmdMachine::new("zen4");
     tag_next(&mut machine);
     machine.next(NOP);
-    // From completion to retirement one cycle; from the tag to retirement four, and those of the misses.
+    // One cycle from completion to retirement; from the tag to retirement four, and those of the misses.
     assert_eq!(machine.read(OP_DATA) & 0xffff_ffff, 1 | (4 + 35 + 180) << 16);
     tag_next(&mut machine);
     machine.next(NOP);
     assert_eq!(machine.read(OP_DATA) & 0xffff_ffff, 1 | 4 << 16);
 }
 
-/// IbsOpData2 and IbsOpData3 of a sample of `bytes` with `rbx` in RBX, after accesses to `known`.
+/// Returns IbsOpData2 and IbsOpData3 of a sample of `bytes` with `rbx` in RBX, after accesses to `known`.
 fn data(name: &str, known: &[u64], bytes: &[u8], rbx: u64, before: u64) -> (u64, u64) {
     let mut machine = AmdMachine::new(name);
     machine.write(0xc001_0000, ALL | 0x40);
@@ -327,7 +327,7 @@ fn a_sample_tells_of_the_data_accessed() {
 #[test]
 fn a_line_that_a_cache_answered_with_has_a_state_where_the_processor_tells_it() {
     const OWNED: u64 = 1 << 5;
-    // The state alternates from line to line; an address 512 lines higher has the same slot in levels 1 and 2.
+    // The state alternates from line to line; an address 512 lines higher maps to the same slot in levels 1 and 2.
     for (name, even, odd) in [
         ("barcelona", 1, 1),
         ("zen2", 2, 2 | OWNED),
@@ -355,14 +355,14 @@ fn what_is_not_cached_is_told() {
         let (data2, data3) = missed(bytes, rbx);
         assert_eq!((data2, data3 & UC != 0), (source, uncacheable), "{bytes:x?} {rbx:#x}");
     }
-    // This does not depend on how often it was accessed.
+    // The number of previous accesses makes no difference.
     assert_eq!(data("zen4", &[DEVICE, DEVICE], LOAD, DEVICE, 0).0, 7);
     assert_eq!(data("zen4", &[0x1000, 0x1000], LOAD, 0x1000, 0).0, 0);
 }
 
 #[test]
 fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
-    // What the two levels of translation buffers hold before; then bits 19 and 6 to 2.
+    // The previous contents of the two levels of translation buffers; then bits 19 and 6 to 2.
     let hit = |rbx: u64| std::vec![rbx];
     let sixteen_pages_after = |rbx: u64| std::vec![rbx, rbx + 16 * 4096];
     for (name, field) in [("barcelona", false), ("zen4", false), ("zen5", true), ("zen6", true)] {
@@ -412,7 +412,7 @@ fn without_registers_no_data_is_known() {
 
 #[test]
 fn asks_for_registers_shortly_before_an_op_is_tagged() {
-    // What is counted (ops or cycles), maximum and current count, whether registers are needed.
+    // The counted unit (ops or cycles), maximum and current count, `true` if registers are needed.
     for (by, maximum, current, wanted) in [
         (OPS, 0x20, 0x200 - 33, false),
         (OPS, 0x20, 0x200 - 32, true),
@@ -430,7 +430,7 @@ fn asks_for_registers_shortly_before_an_op_is_tagged() {
     }
 }
 
-/// The instructions have two ops each, and the registers for their data are not given.
+/// Runs instructions of two ops each, without the registers for their data.
 #[test]
 fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
     for (current, expected) in
@@ -467,7 +467,7 @@ fn without_registers_there_are_as_many_ops() {
 #[test]
 fn the_filter_leaves_out_what_level_3_has_and_what_is_no_access() {
     const L3_MISS_ONLY: u64 = 1 << 16;
-    // The instruction and the address that are tagged, and whether a sample is reported.
+    // The tagged instruction and its address, `true` if a sample is reported.
     let rows: [(&[u8], u64, bool); 4] =
         [(NOP, 0x9000, false), (LOAD, 0x1000, false), (LOAD, 0x2000, true), (STORE, 0x2000, true)];
     for (bytes, rbx, reported) in rows {
@@ -485,7 +485,7 @@ fn the_filter_leaves_out_what_level_3_has_and_what_is_no_access() {
 
 #[test]
 fn the_latency_filter_leaves_out_loads_that_were_fast() {
-    // The threshold, the address, and whether its load is reported: the latency must be above (threshold + 1) * 128.
+    // The threshold, the address, `true` if its load is reported: the latency must be above (threshold + 1) * 128.
     for (threshold, rbx, reported) in [
         (0, 0x1000, true),
         (0, 0x9_0000, true),
@@ -530,7 +530,7 @@ fn a_count_is_beyond_a_maximum_that_is_there_and_only_while_it_counts() {
         (OP_EN | OPS | 9, 1),
         (OP_EN | OPS | 0x10, 0),
         (OP_EN | OPS | 0x11, 0),
-        // It tags nothing.
+        // A maximum of 0 tags nothing.
         (OP_EN | OPS, 0),
         (OPS | 9, 0),
         (OP_EN | OP_VAL | OPS | 9, 0),

@@ -1,4 +1,4 @@
-//! Which MSRs exist, and which values they accept, typed from the manuals a second time.
+//! The existing MSRs, and the values that they accept, typed from the manuals a second time.
 
 use super::machine::*;
 use crate::amd::AmdProfile;
@@ -52,7 +52,7 @@ fn each_msr_is_there_where_it_is_enumerated() {
     }
 }
 
-/// Returns whether an MSR is one of those that firmware has set, whose values are held by their own tests.
+/// Returns whether firmware has set the MSR; tests of their own check the values of these.
 fn configures(msr: u32) -> bool {
     matches!(msr, 0xc001_0010..=0xc001_01ff | 0xc001_1020..=0xc001_102f)
 }
@@ -270,7 +270,7 @@ fn a_transfer_that_no_instruction_explains_is_counted() {
         (NOP, 0x40_0002, 1),
         (NOP, 0x40_0000, 1),
         (JMP, 0x40_0042, 0),
-        // A branch may lead anywhere: what it is decided by is not known here.
+        // A branch may lead anywhere: the data that decides it is unknown here.
         (CALL, 0x50_0000, 0),
     ] {
         let mut machine = AmdMachine::new("zen4");

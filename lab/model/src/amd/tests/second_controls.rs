@@ -8,7 +8,7 @@ const DIS: u64 = 1 << 0;
 /// The lowest bit of IbsOpCurCnt.
 const CUR: u32 = 32;
 
-/// A machine that tags the next op, with this value of the second control register.
+/// Returns a machine that tags the next op, with this value of the second control register.
 fn tag_op(control2: u64) -> AmdMachine {
     let mut machine = AmdMachine::new("zen6");
     machine.write(OP_CTL2, control2);
@@ -16,7 +16,7 @@ fn tag_op(control2: u64) -> AmdMachine {
     machine
 }
 
-/// A machine that tags the next fetch, with this value of the second control register.
+/// Returns a machine that tags the next fetch, with this value of the second control register.
 fn tag_fetch(control2: u64) -> AmdMachine {
     let mut machine = AmdMachine::new("zen6");
     machine.write(FETCH_CTL2, control2);
@@ -24,12 +24,12 @@ fn tag_fetch(control2: u64) -> AmdMachine {
     machine
 }
 
-/// Whether there is a sample of an op.
+/// Returns true if there is a sample of an op.
 fn op_sampled(machine: &AmdMachine) -> bool {
     machine.read(OP_CTL) & OP_VAL != 0
 }
 
-/// Whether there is a sample of a fetch.
+/// Returns true if there is a sample of a fetch.
 fn fetch_sampled(machine: &AmdMachine) -> bool {
     machine.read(FETCH_CTL) & FETCH_VAL != 0
 }

@@ -1,8 +1,8 @@
 //! The Branch Trace Store (BTS): a record in memory for each taken branch.
 //!
-//! The unit owns IA32_DEBUGCTL and IA32_DS_AREA. `intel/debugctl.rs` decides which bits of IA32_DEBUGCTL can be written
-//! on which processor, `intel/ds` which addresses IA32_DS_AREA accepts. This file decides which branches make a record,
-//! and what happens when the buffer is full.
+//! The unit owns IA32_DEBUGCTL and IA32_DS_AREA. `intel/debugctl.rs` has each processor's writable bits of
+//! IA32_DEBUGCTL, `intel/ds` the addresses that IA32_DS_AREA accepts. This file selects the branches that make a
+//! record, and handles a full buffer.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Branch Trace Messages", "Branch
 //! Trace Store (BTS)", "BTS and DS Save Area", "Setting Up the BTS Buffer" and "Setting Up CPL-Qualified BTS".
@@ -55,7 +55,7 @@ impl Bts {
             return;
         }
         if !fits(buffer.index) {
-            // In circular mode, the index never stays there.
+            // In circular mode, the index never remains there.
             bus.shared.violations.branch_records_dropped += 1;
             return;
         }

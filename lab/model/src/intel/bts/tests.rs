@@ -1,4 +1,4 @@
-//! The Branch Trace Store: which branches are stored, where, and what happens when the buffer is full.
+//! The Branch Trace Store: the stored branches, their location, and the full buffer.
 
 use std::vec;
 
@@ -11,8 +11,8 @@ pub(crate) fn strict() -> IntelSettings {
     IntelSettings { pmi_skid: 0, ..IntelSettings::default() }
 }
 
-/// "Last Branch From" and "Last Branch To" for each kind of branch: "LBR Stack for Processors Based on Intel NetBurst
-/// Microarchitecture".
+/// Checks "Last Branch From" and "Last Branch To" for each kind of branch: "LBR Stack for Processors Based on Intel
+/// NetBurst Microarchitecture".
 #[test]
 fn a_record_says_where_a_branch_came_from_and_where_it_led() {
     use DeliveryKind::*;
@@ -39,7 +39,7 @@ fn a_record_says_where_a_branch_came_from_and_where_it_led() {
     m.next(NOP);
     m.deliver(Trap, 1, m.kernel(0x50_4000), None);
     m.far(IRETQ, m.user(0x40_0305));
-    // If that instruction is a branch, there are two records, and both come from the branch.
+    // If that instruction is a branch, there are two records, both with the branch as source.
     m.go(JMP_RAX, 0x40_0400);
     m.deliver(Trap, 1, m.kernel(0x50_4000), None);
     m.deliver(Nmi, 2, m.kernel(0x50_5000), None);
@@ -89,10 +89,10 @@ fn a_trap_comes_from_what_retired_last() {
 /// TR and BTS.
 pub(crate) const ON: u64 = 0xc0;
 
-/// The table "CPL-Qualified Branch Trace Store Encodings". BTINT does not change what is stored.
+/// Checks the table "CPL-Qualified Branch Trace Store Encodings". BTINT does not change what is stored.
 #[test]
 fn flags_say_what_is_stored() {
-    // TR, BTS, BTS_OFF_OS, BTS_OFF_USR; whether branches at CPL > 0 are stored, whether those at CPL = 0 are.
+    // TR, BTS, BTS_OFF_OS, BTS_OFF_USR; `true` if branches at CPL > 0 are stored, and if those at CPL = 0 are.
     let rows: [([bool; 4], bool, bool); 16] = {
         let (n, y) = (false, true);
         [
@@ -156,7 +156,7 @@ fn a_branch_between_levels_has_the_one_that_is_set() {
     }
 }
 
-/// "Branch predicted": bit 4, which processors of the Core microarchitecture do not have.
+/// Checks "Branch predicted": bit 4, which processors of the Core microarchitecture lack.
 #[test]
 fn records_say_whether_the_branch_was_predicted() {
     for (profile, mark) in [("prescott", "*"), ("nehalem", "*"), ("skylake", "*"), ("core2", "")] {
@@ -172,7 +172,7 @@ fn records_say_whether_the_branch_was_predicted() {
     }
 }
 
-/// "Setting Up the BTS Buffer": with BTINT clear the buffer is circular.
+/// Checks "Setting Up the BTS Buffer": with BTINT clear the buffer is circular.
 #[test]
 fn a_circular_buffer_begins_anew_at_its_end() {
     // The absolute maximum is one record above the last one, or one byte more, as in the manual.
@@ -192,7 +192,7 @@ fn a_circular_buffer_begins_anew_at_its_end() {
     }
 }
 
-/// "Setting Up the BTS Buffer", the note: clearing BTINT is not enough to prevent an interrupt.
+/// Checks "Setting Up the BTS Buffer", the note: clearing BTINT is not enough to prevent an interrupt.
 #[test]
 fn a_threshold_within_a_circular_buffer_interrupts_too() {
     let mut m = machine("skylake", strict(), 4, 2);
@@ -203,7 +203,7 @@ fn a_threshold_within_a_circular_buffer_interrupts_too() {
     assert_eq!(m.processor.violations().circular_interrupts, 1);
 }
 
-/// "BTS interrupt threshold", and IA32_PERF_GLOBAL_STATUS.OvfDSBuffer.
+/// Checks "BTS interrupt threshold", and IA32_PERF_GLOBAL_STATUS.OvfDSBuffer.
 #[test]
 fn reaching_the_threshold_raises_one_pmi() {
     for (profile, sets) in [("core2", true), ("nehalem", true), ("skylake", true), ("skylake", false)] {
@@ -250,7 +250,7 @@ fn records_go_on_while_the_pmi_is_on_its_way() {
     assert_eq!((more, m.index()), (3, 5));
 }
 
-/// "Writing the DS Interrupt Service Routine": the processor does not disable the store when the buffer is full.
+/// Checks "Writing the DS Interrupt Service Routine": the processor does not disable the store when the buffer is full.
 #[test]
 fn a_full_buffer_loses_what_comes_and_goes_on_when_there_is_room() {
     let mut m = machine("nehalem", strict(), 3, 2);
@@ -263,7 +263,7 @@ fn a_full_buffer_loses_what_comes_and_goes_on_when_there_is_room() {
     assert_eq!((m.index(), m.processor.violations().branch_records_dropped), (1, 2));
 }
 
-/// "Setting Up the BTS Buffer", the note: a buffer that is smaller than one record is undefined.
+/// Checks "Setting Up the BTS Buffer", the note: a buffer that is smaller than one record is undefined.
 #[test]
 fn nothing_is_stored_outside_the_buffer() {
     for fields in [
@@ -288,7 +288,7 @@ fn nothing_is_stored_outside_the_buffer() {
     assert_eq!((m.ram == before, m.processor.violations().branch_records_dropped), (true, 1));
 }
 
-/// "BTS and DS Save Area": recording ends with INIT and when a machine check is generated.
+/// Checks "BTS and DS Save Area": recording ends with INIT and when a machine check is generated.
 #[test]
 fn init_and_machine_checks_end_recording() {
     for profile in PROFILES {

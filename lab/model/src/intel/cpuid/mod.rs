@@ -1,4 +1,4 @@
-//! The answers of the profile's processor to CPUID.
+//! The CPUID results of the profile's processor.
 
 use crate::CpuidResult;
 use crate::intel::IntelProfile;
@@ -10,9 +10,8 @@ const HIGHEST_EXTENDED: u32 = 0x8000_0008;
 /// The number of the state component of Intel PT's MSRs.
 const PT_STATE: u32 = 8;
 
-/// Lays the profile's leaves over `hardware`, which is what the physical processor reports for the same leaf. Whatever
-/// does not concern tracing, time or identity stays as in `hardware`, except for what this Intel processor does not
-/// have.
+/// Returns the profile's leaves over `hardware`, the result of the physical processor for the same leaf. Everything
+/// unrelated to tracing, time or identity stays as in `hardware`, except features that this Intel processor lacks.
 pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     match leaf {
         0 => vendor(profile),
@@ -33,7 +32,7 @@ pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware:
             let base = u32::from(profile.non_turbo_ratio) * 100;
             CpuidResult { eax: base, ebx: profile.max_mhz, ecx: 100, edx: 0 }
         }
-        // The physical processor may not have these leaves, and then it answers with another leaf's data.
+        // The physical processor may lack these leaves, and then it returns another leaf's data.
         0x0e..=0x3fff_ffff => CpuidResult::default(),
         0x8000_0000 => CpuidResult { eax: HIGHEST_EXTENDED, ..CpuidResult::default() },
         0x8000_0001 => extended_features(profile, hardware),
@@ -89,10 +88,10 @@ fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidRe
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }
 
-/// The counters. A set bit in EBX is an architectural event that the general-purpose counters cannot count: those of
-/// the last-level cache, references (bit 3) and misses (4), which the model does not have. ECX has the fixed-function
-/// counters, a bit each, from version 5. EDX is reserved in version 1, and has their number (bits 4:0) and width (12:5)
-/// after it.
+/// Returns the leaf of the counters. A set bit in EBX is an architectural event that the general-purpose counters
+/// cannot count: those of the last-level cache, references (bit 3) and misses (4), which the model lacks. ECX has the
+/// fixed-function counters, a bit each, from version 5. EDX is reserved in version 1, and has their number (bits 4:0)
+/// and width (12:5) after it.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {
     const CACHE_EVENTS: u32 = 1 << 3 | 1 << 4;
     let Some(counters) = profile.counters.as_ref() else { return CpuidResult::default() };

@@ -1,4 +1,4 @@
-//! The answers of each profile.
+//! The CPUID results of each profile.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn answers_the_leaves_of_each_profile() {
         ("sapphire-rapids", 0x14, 0, [1, 0x1ff, 0xf, 0]),
         ("sapphire-rapids", 0x14, 1, [0x0249_0004, 0x003f_3fff, 0, 0]),
         ("sapphire-rapids", 0x15, 0, [2, 160, 25_000_000, 0]),
-        // Jasper Lake's, but for LIP, and for events of leaf 0AH that are not counted.
+        // Jasper Lake's, except LIP, and events of leaf 0AH that are not counted.
         ("tremont", 0, 0, [0x1b, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
         ("tremont", 0x0a, 0, [0x0730_0405, 0x18, 7, 0x8603]),
         ("tremont", 0x14, 0, [1, 0x7f, 7, 0]),
@@ -61,7 +61,7 @@ fn answers_the_leaves_of_each_profile() {
 #[test]
 fn shows_the_debug_store_where_it_is() {
     const XSAVE: u32 = 1 << 12 | 0xf << 26;
-    // The bits among DTES64, DS-CPL and PDCM that are set; whether DS is set; whether XSAVE remains.
+    // The bits among DTES64, DS-CPL and PDCM that are set; `true` if DS is set; `true` if XSAVE remains.
     let rows: [(&str, u32, bool, bool); 9] = [
         ("prescott", 0x14, true, false),
         ("core2", 0x8014, true, false),
@@ -86,7 +86,7 @@ fn shows_the_debug_store_where_it_is() {
     }
 }
 
-/// SDM vol. 2, "CPUID—CPU Identification", the tables of leaves 01H, 07H, 0AH, 80000001H and 80000008H.
+/// Checks SDM vol. 2, "CPUID—CPU Identification", the tables of leaves 01H, 07H, 0AH, 80000001H and 80000008H.
 #[test]
 fn each_bit_is_that_of_the_profile_of_the_processor_or_clear() {
     const ZEROS: CpuidResult = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
@@ -209,9 +209,9 @@ fn shows_pt_and_hides_what_is_not_modelled() {
 #[test]
 fn what_is_enumerated_is_what_the_published_dumps_of_these_processors_have() {
     // Not compared: the events of the last-level cache, which are not modelled (0AH EBX); LIP of Jasper Lake, which is
-    // not modelled (14H.0 ECX[31]). `icelake` has PTWRITE and PSB and PMI preservation besides (14H.0 EBX[4, 6]), which
-    // no dump of an Ice Lake has, but those of Tiger Lake (the latter) and Sapphire Rapids. `sapphire-rapids` has every
-    // capability of Intel PT: of its leaf 14H the bits are compared that real parts have.
+    // not modelled (14H.0 ECX[31]). `icelake` also has PTWRITE and PSB and PMI preservation (14H.0 EBX[4, 6]), which no
+    // dump of an Ice Lake has, but those of Tiger Lake (the latter) and Sapphire Rapids do. `sapphire-rapids` has every
+    // capability of Intel PT: of its leaf 14H only the bits that real parts have are compared.
     const ALL: [u32; 4] = [!0; 4];
     const NO_EVENTS: [u32; 4] = [!0, 0, !0, !0];
     const PHYSICAL: [u32; 4] = [0xff, 0, 0, 0];

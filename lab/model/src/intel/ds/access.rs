@@ -1,4 +1,4 @@
-//! Accesses to the save area, and what can be wrong with its pages.
+//! Accesses to the save area, and checks of its pages.
 
 use pugmark_decoder_core::ds::{Buffer, Field, ManagementArea, Width};
 
@@ -29,7 +29,7 @@ impl Bus<'_> {
         })
     }
 
-    /// Stores a record, then moves the buffer's index. If either access faults, neither is done.
+    /// Stores a record, then advances the buffer's index. If either access faults, neither is done.
     pub(crate) fn ds_store(
         &mut self,
         which: DsBuffer,
@@ -73,7 +73,7 @@ impl Bus<'_> {
         written.then_some(())
     }
 
-    /// Translates all pages of an access, before any part of it is done.
+    /// Translates all pages of an access, before any part of the access is done.
     fn translate_range(&mut self, address: u64, len: usize, write: bool) -> Option<TranslatedRange> {
         let split = len.min((PAGE - address % PAGE) as usize);
         let first = self.translate_page(address, write)?;

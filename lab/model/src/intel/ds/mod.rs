@@ -1,7 +1,7 @@
-//! IA32_DS_AREA, and how the processor accesses the save area (the DS area) that the register points to.
+//! IA32_DS_AREA, and the accesses to the save area (the DS area) to which the register points.
 //!
 //! The save area is in linear memory. It names two buffers, one of branch records and one of samples. `bts` and `pebs`
-//! store their records through this module, which translates the address of each page, counts what is wrong with it,
+//! store their records through this module, which translates the address of each page, counts violations of its rules,
 //! and keeps the page fault if there is one. The rule for writes of IA32_DS_AREA is here too.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area" and
@@ -28,11 +28,11 @@ pub(crate) struct Ds {
     fault: Option<PageFault>,
     /// The #PF that is being delivered. It does not make a branch record, which would fault again.
     delivering: Option<PageFault>,
-    /// The page of the management area and the page of a buffer, each with the page frame to which it was mapped last.
+    /// The page of the management area and the page of a buffer, each with its last page frame.
     last_frames: [Option<(u64, u64)>; 2],
 }
 
-/// Which of the two buffers.
+/// One of the two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DsBuffer {
     Bts,
@@ -68,14 +68,14 @@ impl Ds {
         Width::of(self.dtes64, mode == ExecMode::Bits64)
     }
 
-    /// Takes the fault of the access that faulted, to be delivered as #PF.
+    /// Takes the page fault of an access, to be delivered as #PF.
     pub(crate) fn take_fault(&mut self) -> Option<PageFault> {
         let fault = self.fault.take();
         self.delivering = fault.or(self.delivering);
         fault
     }
 
-    /// Whether `delivery` is the #PF of an access to the save area.
+    /// Returns true if `delivery` is the #PF of an access to the save area.
     pub(crate) fn delivers_fault(&mut self, delivery: &Delivery) -> bool {
         let fault = self.delivering.take();
         delivery.vector == PAGE_FAULT && fault.is_some_and(|fault| delivery.cr2 == Some(fault.address))

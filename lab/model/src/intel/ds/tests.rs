@@ -8,7 +8,7 @@ use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind, Mapping, PageFault};
 
-/// "Setting Up the DS Save Area": the buffer may be anywhere in pages that are contiguous in linear address only.
+/// Checks "Setting Up the DS Save Area": the buffer may be in any pages that are contiguous only in linear address.
 #[test]
 fn records_cross_pages_that_lie_apart() {
     let mut m = machine("skylake", strict(), 4, 5);
@@ -26,7 +26,7 @@ fn records_cross_pages_that_lie_apart() {
     assert_eq!(m.processor.violations(), &IntelViolations::default());
 }
 
-/// What the manual demands of the save area's pages, violated one demand at a time.
+/// Violates the manual's requirements for the save area's pages, one at a time.
 #[test]
 fn a_save_area_that_is_mapped_wrongly_shows() {
     let good = Mapping { physical: 0, supervisor: true, marked: true, ..Mapping::default() };
@@ -68,7 +68,7 @@ fn a_save_area_that_is_mapped_wrongly_shows() {
     }
 }
 
-/// "Pages that contain buffers must be mapped to the same physical addresses for all processes".
+/// Checks "Pages that contain buffers must be mapped to the same physical addresses for all processes".
 #[test]
 fn a_save_area_that_another_cr3_has_elsewhere_shows() {
     let mut m = machine("skylake", strict(), 8, 9);
@@ -81,7 +81,7 @@ fn a_save_area_that_another_cr3_has_elsewhere_shows() {
     assert_eq!((m.index(), m.ram[0x3_0030] != 0), (4, true), "they go where they are led");
 }
 
-/// An area that is not mapped, or not writable, causes a page fault, and no part of the record is stored.
+/// Checks that an unmapped or read-only area causes a page fault, and no part of the record is stored.
 #[test]
 fn a_save_area_that_is_not_there_faults() {
     let absent = PageFault { address: 0, code: 0 };
@@ -124,7 +124,7 @@ fn a_save_area_that_is_not_there_faults() {
     }
 }
 
-/// "64 Bit Format of the DS Save Area": without DTES64, outside IA-32e mode, fields and records have 32 bits.
+/// Checks "64 Bit Format of the DS Save Area": without DTES64, outside IA-32e mode, fields and records have 32 bits.
 #[test]
 fn the_pentium_m_has_a_save_area_of_32_bits() {
     let mut m = Machine::new("pentium-m", strict());
@@ -148,7 +148,7 @@ fn the_pentium_m_has_a_save_area_of_32_bits() {
     assert_eq!(m.ram[AREA as usize + 4..AREA as usize + 8], (BUFFER as u32 + 12).to_le_bytes());
 }
 
-/// IA32_DS_AREA accepts canonical addresses in IA-32e mode, and 32 bits outside.
+/// Checks that IA32_DS_AREA accepts canonical addresses in IA-32e mode, and 32 bits outside.
 #[test]
 fn ds_area_takes_addresses_alone() {
     use crate::ExecMode::*;

@@ -1,8 +1,8 @@
-//! MSR_LBR_SELECT: which branches the stack captures, and the call-stack mode.
+//! MSR_LBR_SELECT: the branches that the stack captures, and the call-stack mode.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, the tables "MSR_LBR_SELECT" of
 //! Nehalem, Sandy Bridge and Haswell, and the list below Haswell's table. Sandy Bridge's table excepts calls and
-//! returns from the jumps that bits 6 and 7 leave out, and says that Nehalem's filter has other semantics.
+//! returns from the jumps that bits 6 and 7 exclude, and says that Nehalem's filter has other semantics.
 
 use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 
@@ -17,7 +17,7 @@ const NEAR_REL_JMP: u64 = 1 << 7;
 const FAR_BRANCH: u64 = 1 << 8;
 const EN_CALLSTACK: u64 = 1 << 9;
 
-/// The register. A set bit leaves branches of one kind out.
+/// The register. A set bit excludes branches of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BranchFilter(u64);
 
@@ -34,8 +34,8 @@ impl BranchFilter {
         self.0 & bits == bits
     }
 
-    /// Whether the value is allowed. With EN_CALLSTACK, other bits must be set or clear; otherwise the stack's contents
-    /// are undefined.
+    /// Returns true if the value is allowed. With EN_CALLSTACK, other bits must be set or clear; otherwise the stack's
+    /// contents are undefined.
     pub(super) const fn is_valid(self) -> bool {
         let set = JCC | NEAR_IND_JMP | NEAR_REL_JMP | FAR_BRANCH;
         let clear = NEAR_REL_CALL | NEAR_IND_CALL | NEAR_RET;
@@ -46,7 +46,7 @@ impl BranchFilter {
         !self.has(if taken.cpl == 0 { CPL_EQ_0 } else { CPL_NEQ_0 })
     }
 
-    /// Whether the branch removes the last record: a return in call-stack mode.
+    /// Returns true if the branch removes the last record: a return in call-stack mode.
     pub(super) fn flushes(self, taken: &TakenBranch) -> bool {
         self.has(EN_CALLSTACK) && taken.kind == TakenBranchKind::Return && self.passes_level(taken)
     }

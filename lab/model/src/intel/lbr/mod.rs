@@ -1,9 +1,9 @@
-//! The last branch record (LBR) stack: registers that hold the last taken branches.
+//! The last branch record (LBR) stack: registers that hold the most recent taken branches.
 //!
-//! The unit owns the stack's registers, MSR_LBR_SELECT and the registers of the last exception. `write_msr` here
-//! decides which of them a processor has, and which values they accept. `filter.rs` has the rules of MSR_LBR_SELECT,
-//! `stack.rs` the records, which the samples of `pebs` read as well. IA32_DEBUGCTL.LBR switches the stack on
-//! (`intel/debugctl.rs`).
+//! The unit owns the stack's registers, MSR_LBR_SELECT and the registers of the last exception. `write_msr` here has
+//! the rules for the registers of each processor and the values that they accept. `filter.rs` has the rules of
+//! MSR_LBR_SELECT, `stack.rs` the records, which the samples of `pebs` read as well. IA32_DEBUGCTL.LBR switches the
+//! stack on (`intel/debugctl.rs`).
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack" of each
 //! microarchitecture, "LBR Stack and Intel 64 Processors", "Filtering of Last Branch Records", "Last Exception
@@ -31,13 +31,13 @@ const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
 const FORMAT_LIP: u8 = 1;
 /// MISPRED is in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
-/// The same with IN_TSX and TSX_ABORT in bits 62:61. The modelled processors do not have TSX: in a recorded address
-/// these bits are 0, and in a written one they must equal bit 47.
+/// The same with IN_TSX and TSX_ABORT in bits 62:61. The modelled processors lack TSX: in a recorded address these bits
+/// are 0, and in a written one they must equal bit 47.
 const FORMAT_FLAGS_TSX: u8 = 4;
 /// IN_TSX and TSX_ABORT.
 const TSX: u64 = 1 << 62 | 1 << 61;
 
-/// The stack's registers except the records. In a profile that has no stack there is nothing.
+/// The stack's registers except the records. In a profile without a stack there are none.
 #[derive(Debug)]
 pub(crate) struct Lbr {
     stack: Option<&'static LbrProfile>,
@@ -149,7 +149,7 @@ impl Lbr {
     }
 }
 
-/// Whether bits 62:48 (`bits` = 63) or 63:48 (`bits` = 64) are the sign of bit 47.
+/// Returns true if bits 62:48 (`bits` = 63) or 63:48 (`bits` = 64) are the sign of bit 47.
 fn is_sign_extended(value: u64, bits: u32) -> bool {
     let extended = ((value << 16) as i64 >> 16) as u64;
     (extended ^ value) << (64 - bits) == 0

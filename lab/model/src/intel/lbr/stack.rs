@@ -16,7 +16,7 @@ pub(crate) struct LastBranch {
 pub(crate) struct LbrStack {
     pub(super) entries: [LastBranch; MAX_ENTRIES],
     pub(super) tos: u64,
-    /// How many entries the stack has.
+    /// Number of entries.
     count: u64,
 }
 

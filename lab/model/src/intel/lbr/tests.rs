@@ -1,4 +1,4 @@
-//! The last branch record stack: what is recorded where, filters, call stacks, freezing.
+//! The last branch record stack: the recorded branches, filters, call stacks, freezing.
 
 use std::vec::Vec;
 
@@ -49,7 +49,7 @@ fn machine(profile: &str) -> Machine {
     Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
 
-/// The stack of a Skylake from the latest record on, without empty records: from and to, without MISPRED.
+/// Returns the stack of a Skylake from the latest record on, without empty records: from and to, without MISPRED.
 fn stack(m: &mut Machine) -> Vec<(u64, u64)> {
     let tos = m.read(0x1c9) as u32;
     (0..32)
@@ -81,7 +81,7 @@ fn the_top_of_the_stack_goes_round_over_all_records() {
     }
 }
 
-/// "LBR Stack and Intel 64 Processors", the formats 000011B, 000100B and 000101B; "MSR_LBR_INFO_x MSR".
+/// Checks "LBR Stack and Intel 64 Processors", the formats 000011B, 000100B and 000101B; "MSR_LBR_INFO_x MSR".
 #[test]
 fn a_misprediction_is_said_where_the_format_has_it() {
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -112,14 +112,14 @@ fn a_misprediction_is_said_where_the_format_has_it() {
             m.tsc += 0x1_0000;
             m.go(JMP, KERNEL);
             assert_eq!(m.read(0xdc3), 0xffff, "saturating");
-            // An interrupt is not predicted, and so it is not mispredicted.
+            // An interrupt is not predicted, so it is never mispredicted.
             m.deliver(DeliveryKind::Interrupt, 32, m.kernel(KERNEL), None);
             assert_eq!(m.read(0xdc4), 0);
         }
     }
 }
 
-/// "Monitoring Branches, Exceptions, and Interrupts", "Last Exception Records".
+/// Checks "Monitoring Branches, Exceptions, and Interrupts", "Last Exception Records".
 #[test]
 fn exceptions_keep_the_branch_before_them_and_debug_exceptions_switch_off() {
     for Stack { profile, from, tos, ler, .. } in STACKS {
@@ -143,7 +143,7 @@ fn exceptions_keep_the_branch_before_them_and_debug_exceptions_switch_off() {
     }
 }
 
-/// The table "MSR_LBR_SELECT": each bit leaves its kind of branch out. On Nehalem, calls and returns are jumps as well.
+/// Checks the table "MSR_LBR_SELECT": each bit excludes a kind of branch. On Nehalem, calls and returns are jumps, too.
 #[test]
 fn filters_leave_out_what_they_name() {
     type Act = (&'static str, fn(&mut Machine));
@@ -213,7 +213,7 @@ fn in_call_stack_mode_returns_flush_the_call_they_return_from() {
     m.go(JMP, 0x1200);
     m.go(CALL_RAX, 0x2000);
     assert_eq!(stack(&mut m), [(0x1200, 0x2000), (0x40_0000, 0x1000)]);
-    // No return belongs to a call of zero length.
+    // A call of zero length has no return.
     m.next(CALL_NEXT);
     m.go(CALL, 0x3000);
     m.deliver(DeliveryKind::Interrupt, 32, m.kernel(0x5000), None);
@@ -227,7 +227,7 @@ fn in_call_stack_mode_returns_flush_the_call_they_return_from() {
     assert_eq!(m.processor.violations().lbr_undefined, 0);
 }
 
-/// CPL_NEQ_0 leaves out levels 1 to 3, for calls and for returns.
+/// Checks that CPL_NEQ_0 excludes levels 1 to 3, for calls and for returns.
 #[test]
 fn levels_above_0_are_one() {
     for cpl in 0..=3 {
@@ -243,7 +243,7 @@ fn levels_above_0_are_one() {
     }
 }
 
-/// The combinations that EN_CALLSTACK allows; any other leaves the stack undefined.
+/// Checks the combinations that EN_CALLSTACK allows; any other makes the stack undefined.
 #[test]
 fn call_stack_mode_wants_its_filter() {
     let rows = [
@@ -269,7 +269,7 @@ fn call_stack_mode_wants_its_filter() {
     }
 }
 
-/// "Branch Trace Messages": TR and LBR exclude each other in the Core microarchitecture.
+/// Checks "Branch Trace Messages": TR and LBR exclude each other in the Core microarchitecture.
 #[test]
 fn with_tr_the_stack_of_a_core2_is_undefined() {
     for (profile, records, undefined) in
@@ -332,7 +332,7 @@ fn registers_take_what_they_can_hold() {
     }
 }
 
-/// "Freezing LBR and Performance Counters on PMI": the legacy way, and from version 4 the streamlined way.
+/// Checks "Freezing LBR and Performance Counters on PMI": the legacy way, and from version 4 the streamlined way.
 #[test]
 fn a_pmi_freezes_the_stack() {
     for (profile, value, status) in [("core2", 0x1c0, 0), ("nehalem", 0x1c0, 0), ("skylake", 0x1c1, 1 << 58)]

@@ -1,15 +1,15 @@
-//! PEBS output to Intel PT: a record as the items of blocks, on its way to the packetizer.
+//! PEBS output to Intel PT: a record as the items of blocks, passed to the packetizer.
 //!
-//! SDM vol. 3, Performance Monitoring, "PEBS Output to Intel Processor Trace", was not at hand. Types of blocks and
+//! SDM vol. 3, Performance Monitoring, "PEBS Output to Intel Processor Trace", was not available. Types of blocks and
 //! numbers of items are those that perf's decoder reads: Linux, `tools/perf/util/intel-pt-decoder/intel-pt-decoder.h`,
 //! `intel_pt_blk_type` and `intel_pt_blk_items`, and `tools/perf/util/intel-pt.c`, `intel_pt_add_gp_regs`,
 //! `intel_pt_add_xmm`, `intel_pt_add_lbrs`.
 //!
-//! Not certain, and decided here:
+//! Assumptions made here:
 //! - perf reads ten branches from each of three blocks, from the first item on; two items of a block remain. So a
-//!   record has 30 branches at most, of 32.
+//!   record has at most 30 branches, of 32.
 //! - perf says of items of four bytes only that they are registers of 32 bits. Here a record has them outside 64-bit
-//!   mode, and then it has no R8 to R15.
+//!   mode, and then has no R8 to R15.
 //! - The order of the blocks. perf reads any order.
 
 use pugmark_decoder_core::packet::{Bbp, Bip, BipValue, BlockItemSize};
@@ -21,16 +21,16 @@ const MEMORY: u8 = 5;
 const FIRST_BRANCHES: u8 = 8;
 const XMM: u8 = 16;
 
-/// The most branches in a block of them, and the most blocks.
+/// Maximum number of branches in a block of them, and of such blocks.
 const BRANCHES_A_BLOCK: usize = 10;
 const BRANCH_BLOCKS: usize = 3;
 /// Registers, the basic block, memory, XMM registers in halves, branches of three items.
 const MOST_ITEMS: usize = 18 + 3 + 4 + 32 + 3 * BRANCHES_A_BLOCK * BRANCH_BLOCKS;
 
-/// A record that waits for the packetizer, or nothing.
+/// The record, if any, that waits for the packetizer.
 #[derive(Debug)]
 pub(crate) struct PebsBlockItems {
-    /// The type of its block, and the item.
+    /// The type of the item's block, and the item.
     items: [(u8, Bip); MOST_ITEMS],
     len: usize,
 }
@@ -40,7 +40,7 @@ impl PebsBlockItems {
         Self { items: [(0, Bip { id: 0, value: BipValue::Eight(0) }); MOST_ITEMS], len: 0 }
     }
 
-    /// The items, each with the type of its block. Those of a block are next to one another.
+    /// Iterates over the items, each with the type of its block. The items of a block are adjacent.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, Bip)> + '_ {
         self.items[..self.len].iter().copied()
     }
@@ -53,7 +53,7 @@ impl PebsBlockItems {
         self.len = 0;
     }
 
-    /// Takes a record in place of what it has; `narrow`: registers have 32 bits.
+    /// Replaces the record; `narrow`: registers have 32 bits.
     pub(super) fn set(&mut self, record: &PebsRecord<'_>, narrow: bool) {
         self.clear();
         let basic = [record.eventing_ip, record.applicable_counters, record.tsc];
@@ -78,7 +78,7 @@ impl PebsBlockItems {
         }
     }
 
-    /// In the order of their numbers in instructions.
+    /// Adds the registers in the order of their numbers in instructions.
     fn registers(&mut self, registers: Registers, narrow: bool) {
         let Registers { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15 } = registers;
         let legacy = [rflags, rip, rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi];
@@ -101,7 +101,7 @@ impl PebsBlockItems {
     }
 }
 
-/// The BBP before an item that begins a block.
+/// Returns the BBP before an item that begins a block.
 pub(crate) fn begin_of_block(kind: u8, item: Bip) -> Bbp {
     let size = match item.value {
         BipValue::Four(_) => BlockItemSize::Four,

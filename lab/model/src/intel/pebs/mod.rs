@@ -1,20 +1,20 @@
-//! Processor Event Based Sampling (PEBS): after a counter overflowed, its next event stores a record.
+//! Processor Event Based Sampling (PEBS): after the overflow of a counter, its next event stores a record.
 //!
-//! It is a part of the counters (`perfmon::counters`), which own its registers IA32_PEBS_ENABLE and MSR_PEBS_DATA_CFG
+//! PEBS is a part of the counters (`perfmon::counters`), which own its registers IA32_PEBS_ENABLE and MSR_PEBS_DATA_CFG
 //! and pass writes of them on. The rules for both registers are here, and so is the content of a record in each format.
 //! The record is stored through `ds`.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and
 //! Skylake microarchitectures, and "Adaptive PEBS".
 //!
-//! Records can also go to Intel PT (`blocks`, `pt::packetizer`). The manual's section on it was not at hand. The bits
-//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx, with their #GP, are those that an
-//! emulation by Intel's authors has (KVM, "PEBS output to Intel PT MSRs emulation", 2019): bits 62:61 are 01, other
-//! values than 00 and 01 are reserved; a reload value has as many bits as its counter. Not certain, and decided here:
-//! - Bit 60 may be set whatever bits 62:61 are; it acts with records to Intel PT only.
-//! - The PMI after a record comes with OvfDSBuffer, which is the only status bit that Linux takes for PEBS's: with it
-//!   Linux 6.1 takes each of these PMIs for its own.
-//! - A counter is reloaded, and the PMI comes, also if Intel PT leaves the record out.
+//! Records can also go to Intel PT (`blocks`, `pt::packetizer`). The manual's section on it was not available. The bits
+//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx, with their #GP, are those of an
+//! emulation by Intel's authors (KVM, "PEBS output to Intel PT MSRs emulation", 2019): bits 62:61 are 01, other values
+//! than 00 and 01 are reserved; a reload value has as many bits as its counter. Assumptions made here:
+//! - Bit 60 may be set with any value of bits 62:61; it only has an effect with records to Intel PT.
+//! - The PMI after a record sets OvfDSBuffer, the only status bit by which Linux recognises PEBS: with it Linux 6.1
+//!   takes each of these PMIs for its own.
+//! - A counter is reloaded, and the PMI is raised, even if Intel PT drops the record.
 
 pub(crate) mod blocks;
 #[cfg(test)]
@@ -32,11 +32,10 @@ use crate::intel::registers::{OVF_DS_BUFFER, fixed};
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
-/// The most counters that can be sampled: those for general purposes, then the fixed-function counters. The reset
-/// values in the save area are in this order from format 4 on. Source: SDM vol. 3, Performance Monitoring, "Extended
-/// PEBS".
+/// Maximum number of counters that can be sampled: general-purpose, then fixed-function counters. The reset values in
+/// the save area are in this order from format 4 on. Source: SDM vol. 3, Performance Monitoring, "Extended PEBS".
 const MAX_SAMPLED: usize = MAX_COUNTERS + MAX_FIXED;
-/// The most last branches that a record can have.
+/// Maximum number of last branches in a record.
 const MAX_BRANCHES: usize = 32;
 /// The size of the largest record in bytes: all groups of the adaptive format.
 const MAX_RECORD_BYTES: usize = 32 + 32 + 18 * 8 + 256 + MAX_BRANCHES * SampledBranch::BYTES;
@@ -49,7 +48,7 @@ mod pebs_enable {
     pub(super) const OUTPUT_PT: u64 = 1 << 61;
 }
 
-/// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
+/// MSR_PEBS_DATA_CFG: the groups of an adaptive record in addition to the basic one.
 mod data_cfg {
     pub(super) const MEMORY: u64 = 1 << 0;
     pub(super) const GPRS: u64 = 1 << 1;
@@ -66,7 +65,7 @@ pub(crate) struct PebsSampler {
     /// A bit for each counter that can be sampled, as in IA32_PEBS_ENABLE.
     counters: u64,
     other_bits: u64,
-    /// Whether records can go to Intel PT.
+    /// Records can go to Intel PT.
     to_pt: bool,
     /// IA32_PEBS_ENABLE.
     enable: u64,
@@ -88,7 +87,7 @@ const fn bit_of(counter: usize) -> u64 {
     }
 }
 
-/// The value to which each counter is to be reset, if it is.
+/// The value to which each counter is reset; `None` if it is not.
 type ResetValues = [Option<u64>; MAX_SAMPLED];
 
 impl PebsSampler {
@@ -128,7 +127,7 @@ impl PebsSampler {
         Ok(())
     }
 
-    /// Whether MSR_PEBS_DATA_CFG exists.
+    /// Returns true if MSR_PEBS_DATA_CFG exists.
     pub(crate) fn is_adaptive(&self) -> bool {
         self.format == Some(Format::Adaptive)
     }
@@ -145,7 +144,7 @@ impl PebsSampler {
         Ok(())
     }
 
-    /// The counters that are sampled, one bit each.
+    /// Returns the counters that are sampled, one bit each.
     pub(crate) fn sampled(&self) -> u64 {
         self.enable & self.counters
     }
@@ -178,8 +177,8 @@ impl PebsSampler {
     }
 
     /// Handles the events of `counters` at one instruction. Stores a record if one of these counters is armed, and
-    /// returns the values to which counters are reset: all that have overflowed. The record has the groups of
-    /// MSR_PEBS_DATA_CFG if it is for one of the counters in `adaptive`.
+    /// returns the reset values of all counters that have overflowed. The record has the groups of MSR_PEBS_DATA_CFG if
+    /// it is for one of the counters in `adaptive`.
     pub(crate) fn sample(
         &mut self,
         counters: u64,
@@ -211,7 +210,7 @@ impl PebsSampler {
         resets
     }
 
-    /// Hands a record to Intel PT.
+    /// Passes a record to Intel PT.
     fn trace(&self, applicable: u64, groups: u64, retired: &Retired, bus: &mut Bus) {
         let mut branches = [[0; SampledBranch::BYTES]; MAX_BRANCHES];
         let record = self.record(applicable, retired, bus);
@@ -242,7 +241,7 @@ impl PebsSampler {
         };
         let size = record.emit(format, &mut bytes).ok()?;
         let next = buffer.index.checked_add(size as u64)?;
-        // A record that would be out of bounds is left out, and the processor does not report it.
+        // A record that would be out of bounds is dropped, and the processor does not report it.
         if buffer.index < buffer.base || next > buffer.absolute_maximum {
             bus.shared.violations.samples_dropped += 1;
             return None;
@@ -254,7 +253,7 @@ impl PebsSampler {
         Some(())
     }
 
-    /// The state after the instruction, and the instruction itself as the eventing one. What is not modelled is 0.
+    /// Returns the state after the instruction, with the instruction as the eventing one. Unmodelled fields are 0.
     fn record(&self, applicable: u64, retired: &Retired, bus: &Bus) -> PebsRecord<'static> {
         let registers = Registers { rip: retired.after.ip, ..self.registers };
         let registers = match retired.after.mode {
@@ -302,7 +301,7 @@ impl PebsSampler {
     }
 }
 
-/// Narrows registers to what exists outside 64-bit mode: they have 32 bits, and there are no R8 to R15.
+/// Narrows registers to those outside 64-bit mode: they have 32 bits, and there are no R8 to R15.
 fn legacy_registers(registers: Registers) -> Registers {
     let Registers { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, .. } = registers;
     let [rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp] =

@@ -1,4 +1,4 @@
-//! PEBS: when a record is stored, its content, and what happens when the buffer is full.
+//! PEBS: the conditions and the content of a record, and the full buffer.
 
 use std::vec::Vec;
 
@@ -18,7 +18,7 @@ const INSTRUCTIONS: u64 = 0xc0 | 1 << 17 | 1 << 22;
 /// BR_INST_RETIRED.ALL_BRANCHES of Broadwell and Skylake.
 const BRANCHES: u64 = 0x04c4 | 1 << 17 | 1 << 22;
 
-/// A machine whose sample buffer has `bytes` bytes and a threshold after `threshold` bytes.
+/// Returns a machine whose sample buffer has `bytes` bytes and a threshold after `threshold` bytes.
 fn machine(profile: &str, bytes: u64, threshold: u64) -> Machine {
     let mut m = Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() });
     m.processor.write_apic(0x340, 0x400);
@@ -43,7 +43,7 @@ fn record(m: &Machine, format: Format, at: u64) -> PebsRecord<'_> {
     PebsRecord::parse(format, &m.ram[at..]).expect("a record").0
 }
 
-/// "PEBS Record Format" of each microarchitecture.
+/// Checks "PEBS Record Format" of each microarchitecture.
 #[test]
 fn a_record_has_the_fields_of_its_format() {
     let registers = Registers {
@@ -85,7 +85,7 @@ fn a_record_has_the_fields_of_its_format() {
     }
 }
 
-/// The registers after the sampled instruction are known, because it is the first one of those executed in one go.
+/// Checks that the registers after the sampled instruction are known, because it is the first of its run.
 #[test]
 fn what_executes_in_one_go_ends_before_what_is_sampled() {
     let mut m = machine("skylake", 0x1000, 0x1000);
@@ -115,7 +115,7 @@ fn a_software_interrupt_is_sampled_as_an_instruction() {
     assert_eq!((found.eventing_ip, found.next_ip()), (Some(0x2000), Some(0x5000)));
 }
 
-/// "Adaptive PEBS": MSR_PEBS_DATA_CFG selects the groups of records, for counters with Adaptive_Record.
+/// Checks "Adaptive PEBS": MSR_PEBS_DATA_CFG selects the groups of records, for counters with Adaptive_Record.
 #[test]
 fn an_adaptive_record_has_the_groups_that_are_asked_for() {
     const DATA_CFG: u32 = 0x3f2;
@@ -155,7 +155,7 @@ fn an_adaptive_record_has_the_groups_that_are_asked_for() {
         assert_eq!(found.xmm, xmm.then_some(&[0x55; 256]), "{cfg:#x}");
         let stack: Vec<_> = found.branches.into_iter().flat_map(|branches| branches.iter()).collect();
         assert_eq!(stack.len(), branches, "{cfg:#x}");
-        // The latest branch first, which is the instruction itself.
+        // The latest branch, which is the instruction itself, comes first.
         let ends: Vec<_> = stack.iter().map(|branch| (branch.from, branch.to)).collect();
         let expected: &[_] = &[(0x2000, 0x3000), (0x1000, 0x2000), (0, 0)];
         assert!(ends.iter().zip(expected).all(|(found, expected)| found == expected), "{ends:x?}");
@@ -176,7 +176,7 @@ fn the_groups_register_has_reserved_bits() {
     assert_eq!(m.try_write(SELECT0, 1 << 34), Err(GeneralProtection));
 }
 
-/// "PEBS CounterX Reset".
+/// Checks "PEBS CounterX Reset".
 #[test]
 fn a_record_resets_the_counter_and_the_next_one_follows() {
     let mut m = machine("nehalem", 0x1000, 0x1000);
@@ -192,14 +192,14 @@ fn a_record_resets_the_counter_and_the_next_one_follows() {
     assert_eq!(m.read(PMC0), 0xffff_ffff_fffd);
 }
 
-/// "Extended PEBS": fixed-function counters sample, too. Their reset values come after those of eight general-purpose
-/// counters, and each record is for the counters that have overflowed.
+/// Checks "Extended PEBS": fixed-function counters sample, too. Their reset values follow those of eight
+/// general-purpose counters, and each record is for the counters that have overflowed.
 #[test]
 fn fixed_function_counters_sample_where_pebs_is_extended() {
     for profile in ["icelake", "tremont"] {
         let mut m = machine(profile, 0x1000, 0x1000);
         let below = |period: u64| (1 << 48) - period;
-        // Reset values that no counter is to take.
+        // Reset values that no counter may take.
         (0..32).for_each(|n| m.set_word(AREA + 0x40 + 8 * n, below(500 + n)));
         m.set_word(AREA + 0x40 + 8 * 8, below(4));
         m.set_word(AREA + 0x40 + 8 * 10, below(30));
@@ -233,10 +233,10 @@ fn fixed_function_counters_sample_where_pebs_is_extended() {
     }
 }
 
-/// Only events that are precise on the counter are sampled, and only if AnyThread, E, INV and CMASK are clear.
+/// Checks that only precise events are sampled, and only if AnyThread, E, INV and CMASK are clear.
 #[test]
 fn what_cannot_be_sampled_is_only_counted() {
-    // Profile, counter, select, whether it can be sampled.
+    // Profile, counter, select, `true` if it can be sampled.
     let rows: [(&str, u32, u64, bool); 12] = [
         ("core2", 0, INSTRUCTIONS, true),
         ("core2", 0, 0xc4 | INSTRUCTIONS & !0xff, false),
@@ -265,7 +265,7 @@ fn what_cannot_be_sampled_is_only_counted() {
     }
 }
 
-/// The sources are those of the profiles' tables of events.
+/// Sources: those of the profiles' tables of events.
 #[test]
 fn far_branches_are_sampled_since_skylake() {
     for (profile, can) in [("broadwell", false), ("skylake", true)] {
@@ -301,7 +301,7 @@ fn without_its_bit_a_counter_is_not_sampled() {
     }
 }
 
-/// "PEBS Interrupt Threshold": a PMI and OvfDSBuffer.
+/// Checks "PEBS Interrupt Threshold": a PMI and OvfDSBuffer.
 #[test]
 fn reaching_the_threshold_raises_one_pmi() {
     let mut m = machine("skylake", 5 * 200, 2 * 200);
@@ -319,7 +319,7 @@ fn reaching_the_threshold_raises_one_pmi() {
     assert_eq!(m.read(GLOBAL_STATUS), 0);
 }
 
-/// "PEBS Absolute Maximum": a record that does not fit is left out, and no signal is generated.
+/// Checks "PEBS Absolute Maximum": a record that does not fit is dropped, and no signal is generated.
 #[test]
 fn a_full_buffer_takes_nothing_more() {
     for (index, bytes) in [(0, 199), (0, 0), (200, 399), (u64::MAX, 1000)] {
@@ -339,7 +339,7 @@ fn a_full_buffer_takes_nothing_more() {
     }
 }
 
-/// A record also resets the other counters that have overflowed by then.
+/// Checks that a record also resets the other counters that have overflowed by then.
 #[test]
 fn one_record_serves_all_counters_that_have_overflowed() {
     let mut m = machine("nehalem", 0x1000, 0x1000);
@@ -357,7 +357,7 @@ fn one_record_serves_all_counters_that_have_overflowed() {
     assert_eq!((m.read(PMC0), m.read(PMC0 + 1)), (0x1000, 0x1001));
 }
 
-/// "PEBS is processed before BTS", and both PMIs come.
+/// Checks "PEBS is processed before BTS", and that both PMIs are raised.
 #[test]
 fn samples_and_branch_records_of_one_instruction_are_both_stored() {
     let mut m = machine("skylake", 0x1000, 0x1000);

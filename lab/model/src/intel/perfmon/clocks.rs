@@ -1,8 +1,8 @@
 //! The clocks that counters count.
 //!
-//! They are those of Intel PT's packets: reference clocks pass as the TSC does, core and bus clocks in their ratio to
-//! it. From one instruction to the next the clocks count at the privilege level of the second. While the processor is
-//! halted they stand still, and they begin with the first instruction after a counter's control has been written.
+//! They are the clocks of Intel PT's packets: reference clocks advance with the TSC, core and bus clocks in their ratio
+//! to it. From one instruction to the next the clocks count at the privilege level of the second. While the processor
+//! is halted they stop, and they start with the first instruction after a write of a counter's control.
 
 use crate::intel::unit::SharedState;
 use crate::intel::{IntelProfile, IntelSettings};
@@ -27,7 +27,7 @@ pub(super) struct Elapsed {
 struct ClockRatio {
     clocks: u64,
     ticks: u64,
-    /// The rest of the last clock, in units of `1 / ticks`.
+    /// The remainder of the last clock, in units of `1 / ticks`.
     remainder: u64,
 }
 
@@ -39,11 +39,11 @@ impl ClockRatio {
     }
 }
 
-/// Up to where the clocks have been counted.
+/// The time up to which the clocks have been counted.
 #[derive(Clone, Copy, Debug)]
 struct LastInstruction {
     tsc: u64,
-    /// [`super::Perfmon::changes`]: when it differs, the counters may have stood still.
+    /// [`super::Perfmon::changes`]: if it differs, the counters may have been stopped.
     changes: u64,
 }
 
@@ -58,7 +58,7 @@ impl Clocks {
         }
     }
 
-    /// Returns how many clocks have passed since the last instruction.
+    /// Returns the clocks since the last instruction.
     pub(super) fn pass(&mut self, tsc: u64, shared: &SharedState) -> Elapsed {
         let changes = shared.perfmon.changes();
         let last = self.last.replace(LastInstruction { tsc, changes });
@@ -67,12 +67,12 @@ impl Clocks {
         Elapsed { reference, core: self.core.pass(reference), bus: self.bus.pass(reference) }
     }
 
-    /// Begins to count anew at this time: the time before is not counted.
+    /// Restarts the count at this time: the time before is not counted.
     pub(super) fn begin(&mut self, tsc: u64, shared: &SharedState) {
         self.last = Some(LastInstruction { tsc, changes: shared.perfmon.changes() });
     }
 
-    /// The time until the next instruction is not counted.
+    /// Stops the count until the next instruction.
     pub(super) fn stop(&mut self) {
         self.last = None;
     }

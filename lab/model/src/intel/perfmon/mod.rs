@@ -1,11 +1,11 @@
-//! The global performance-monitoring registers, the local APIC's LVT entry, and the performance-monitoring interrupts
-//! (PMIs) on their way.
+//! The global performance-monitoring registers, the local APIC's LVT entry, and the in-flight performance-monitoring
+//! interrupts (PMIs).
 //!
 //! All units share this module: each one signals here that a PMI is raised. After a skid the PMI reaches the local
-//! APIC, which drops it or delivers it as its LVT entry says. The rules for writes of the IA32_PERF_GLOBAL registers
-//! are here. The counters are a unit of their own, with the rules for their event selects and values: those for general
-//! purposes in `counters.rs`, with the fixed-function counters (`fixed.rs`) and the clocks that both count
-//! (`clocks.rs`).
+//! APIC, which drops or delivers it as its LVT entry selects. The rules for writes of the IA32_PERF_GLOBAL registers
+//! are here. The counters are a unit of their own, with the rules for their event selects and values: the
+//! general-purpose counters in `counters.rs`, with the fixed-function counters (`fixed.rs`) and the clocks that both
+//! count (`clocks.rs`).
 //!
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
 //! Vector Table".
@@ -28,7 +28,7 @@ const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
 const DELIVERY_FIXED: u32 = 0;
 const DELIVERY_NMI: u32 = 4;
 
-/// The most PMIs that can be on their way at once; further PMIs merge with them.
+/// Maximum number of in-flight PMIs; further PMIs merge with them.
 const MAX_ON_THE_WAY: usize = 2;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Perfmon {
     has_pt: bool,
     status: u64,
     ctrl: u64,
-    /// How often the software has changed which counters may count.
+    /// Number of changes by software of the set of counters that may count.
     changes: u64,
     lvt: u32,
     skid: u32,
@@ -47,12 +47,12 @@ pub(crate) struct Perfmon {
     delivered: Option<Pmi>,
 }
 
-/// A PMI on its way.
+/// An in-flight PMI.
 #[derive(Clone, Copy, Debug)]
 struct PmiOnTheWay {
-    /// Instructions that retire before it reaches the local APIC.
+    /// Instructions to retire before it reaches the local APIC.
     instructions_left: u32,
-    /// It was raised by a filled ToPA region.
+    /// A filled ToPA region raised it.
     topa: bool,
 }
 
@@ -66,8 +66,8 @@ impl Perfmon {
             }),
             has_pt: profile.has_pt(),
             status: 0,
-            // After reset the general-purpose counters are enabled here, so that each is controlled by its own event
-            // select only.
+            // After reset the general-purpose counters are enabled here, so that each is controlled only by its own
+            // event select.
             ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.count) - 1),
             changes: 0,
             lvt: LVT_MASK,
@@ -109,8 +109,8 @@ impl Perfmon {
         Ok(())
     }
 
-    /// The status bits that exist: those of the counters, OvfDSBuffer and Trace_ToPA_PMI; from version 3 Ovf_Uncore;
-    /// from version 4 LBR_FRZ, CTR_FRZ and ASCI.
+    /// Returns the status bits that exist: those of the counters, OvfDSBuffer and Trace_ToPA_PMI; from version 3
+    /// Ovf_Uncore; from version 4 LBR_FRZ, CTR_FRZ and ASCI.
     fn status_bits(&self) -> u64 {
         let topa = if self.has_pt { TRACE_TOPA_PMI } else { 0 };
         let uncore = if self.version >= 3 { 1 << 61 } else { 0 };
@@ -118,7 +118,7 @@ impl Perfmon {
         self.counters | topa | OVF_DS_BUFFER | uncore | frozen
     }
 
-    /// Whether these bits of IA32_PERF_GLOBAL_STATUS are set.
+    /// Returns true if these bits of IA32_PERF_GLOBAL_STATUS are set.
     pub(crate) fn has(&self, bits: u64) -> bool {
         self.status & bits == bits
     }
@@ -137,12 +137,12 @@ impl Perfmon {
         self.status |= bits;
     }
 
-    /// Counters that may count.
+    /// Returns the counters that may count.
     pub(crate) fn enabled_counters(&self) -> u64 {
         if self.has(CTR_FRZ) { 0 } else { self.ctrl }
     }
 
-    /// A number that changes whenever the software may have changed which counters count.
+    /// Returns a number that changes whenever the software may have changed the set of active counters.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -155,7 +155,7 @@ impl Perfmon {
         self.lvt = value & LVT_WRITABLE;
     }
 
-    /// Whether a PMI was raised that has not reached the local APIC.
+    /// Returns true if a PMI was raised that has not reached the local APIC.
     pub(crate) fn has_interrupt_on_the_way(&self) -> bool {
         self.pmis.iter().any(Option::is_some)
     }
@@ -166,14 +166,14 @@ impl Perfmon {
         self.lvt = LVT_MASK;
     }
 
-    /// Raises a PMI: sets status bits, sends the PMI on its way, and freezes what IA32_DEBUGCTL says.
+    /// Raises a PMI: sets status bits, puts the PMI in flight, and applies the freezes that IA32_DEBUGCTL selects.
     pub(crate) fn raise_pmi(&mut self, status: u64, debugctl: &mut DebugCtl) {
         self.status |= status;
         let topa = status == TRACE_TOPA_PMI;
         if let Some(free) = self.pmis.iter_mut().find(|slot| slot.is_none()) {
             *free = Some(PmiOnTheWay { instructions_left: self.skid, topa });
         }
-        // From version 4 the processor freezes with a status bit; before that it clears the software's enable bits.
+        // From version 4 the processor freezes by a status bit; before that it clears the software's enable bits.
         if debugctl.freezes_lbrs() {
             match self.version {
                 4.. => self.status |= LBR_FRZ,
@@ -192,13 +192,13 @@ impl Perfmon {
         self.pmis.iter().any(Option::is_some)
     }
 
-    /// How many instructions retire until the next PMI reaches the local APIC, including the one at which it arrives.
+    /// Returns the number of instructions to retire, including the one at which the next PMI reaches the local APIC.
     pub(crate) fn instructions_until_pmi(&self) -> u32 {
         let left = self.pmis.iter().flatten().map(|waiting| waiting.instructions_left.saturating_add(1));
         left.min().unwrap_or(u32::MAX)
     }
 
-    /// Recalls the PMIs of ToPA regions that are on their way, for PendToPAPMI. Returns whether there were any.
+    /// Recalls the in-flight PMIs of ToPA regions, for PendToPAPMI. Returns whether there were any.
     pub(crate) fn recall_topa_pmis(&mut self) -> bool {
         let topa = |slot: &Option<PmiOnTheWay>| slot.is_some_and(|waiting| waiting.topa);
         let any = self.pmis.iter().any(topa);
@@ -206,7 +206,7 @@ impl Perfmon {
         any
     }
 
-    /// An instruction retired: PMIs come one instruction closer.
+    /// Counts an instruction that retired: each in-flight PMI is one instruction closer.
     pub(crate) fn instruction_retired(&mut self, violations: &mut IntelViolations) {
         if !self.has_pmi_on_the_way() {
             return;
@@ -226,7 +226,7 @@ impl Perfmon {
         }
     }
 
-    /// Lets all PMIs arrive that are on their way, because tracing ended.
+    /// Delivers all in-flight PMIs, because tracing ended.
     pub(crate) fn deliver_all(&mut self, violations: &mut IntelViolations) {
         for index in 0..MAX_ON_THE_WAY {
             if self.pmis[index].take().is_some() {
@@ -235,7 +235,7 @@ impl Perfmon {
         }
     }
 
-    /// The local APIC drops the interrupt while the entry is masked, and masks the entry when it delivers.
+    /// Passes the interrupt to the local APIC, which drops it if the entry is masked, and masks the entry on delivery.
     fn reach_apic(&mut self, violations: &mut IntelViolations) {
         if self.lvt & LVT_MASK != 0 {
             violations.pmis_dropped += 1;
@@ -314,7 +314,7 @@ mod tests {
         perfmon.instruction_retired(&mut violations);
         perfmon.instruction_retired(&mut violations);
         assert_eq!(perfmon.take_delivered(), Some(Pmi::Nmi));
-        // The handler unmasks the entry before the second arrives.
+        // The handler unmasks the entry before the second PMI arrives.
         perfmon.set_lvt(0x400);
         perfmon.deliver_all(&mut violations);
         assert_eq!(perfmon.take_delivered(), Some(Pmi::Nmi));
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" to "Version 5".
+    /// Checks SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" to "Version 5".
     #[test]
     fn each_bit_of_the_global_registers_is_there_or_faults() {
         const FIXED: u64 = 7 << 32;
@@ -367,7 +367,7 @@ mod tests {
         const FROZEN: u64 = 0b111 << 58;
         const UNCORE: u64 = 1 << 61;
         const REST: u64 = 0b11 << 62;
-        // IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_STATUS_RESET; whether IA32_PERF_GLOBAL_STATUS_SET is there.
+        // IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_STATUS_RESET; `true` if IA32_PERF_GLOBAL_STATUS_SET exists.
         let rows: [(&str, Option<[u64; 2]>, bool); 9] = [
             ("prescott", None, false),
             ("pentium-m", None, false),

@@ -30,10 +30,10 @@ pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than
-/// PT's; SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its
-/// output; branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches
-/// and clocks; load latency.
+/// Not modelled: SMM, TSX and SGX; VMX except the part visible to Intel PT; state components of XSAVES other than PT's;
+/// SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its output;
+/// branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches and
+/// clocks; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -53,7 +53,7 @@ pub struct IntelProcessor {
 }
 
 impl IntelProcessor {
-    /// A processor after a cold reset.
+    /// Returns a processor after a cold reset.
     pub fn new(profile: &'static IntelProfile, settings: IntelSettings) -> Self {
         let shared = SharedState {
             perfmon: Perfmon::new(profile, settings.pmi_skid),
@@ -80,10 +80,10 @@ impl IntelProcessor {
         }
     }
 
-    /// An instruction retired. If it is a WRMSR, only units that were on before it see it: `stepped` says which.
+    /// Retires an instruction. If it is a WRMSR, only units that were on before it see it: those in `stepped`.
     fn retire_in_units(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
         let decoded = self.decode_cache.decode(retired);
-        // It may take long until the next instruction retires, and only the PMI may cause it to.
+        // The next instruction may retire much later, perhaps only because of the PMI.
         if matches!(decoded.kind, InstructionKind::Hlt | InstructionKind::Mwait) {
             self.shared.perfmon.deliver_all(&mut self.shared.violations);
         }
@@ -107,7 +107,7 @@ impl IntelProcessor {
         self.shared.perfmon.instruction_retired(&mut self.shared.violations);
     }
 
-    /// The instruction `at`, which writes MSRs, retires; `stepped` says which units were on before it.
+    /// Retires the instruction `at`, which writes MSRs; `stepped` has the units that were on before it.
     fn has_written(&mut self, stepped: [bool; UNITS], at: &Retired, mem: &mut dyn PhysMemory) {
         self.last_ip = at.before.ip;
         match (stepped.contains(&true), self.needs_each_instruction()) {
@@ -118,19 +118,19 @@ impl IntelProcessor {
         }
     }
 
-    /// Whether the registers must be given before the next instruction retires.
+    /// Returns true if the registers must be set before the next instruction retires.
     pub fn wants_registers(&self) -> bool {
         self.counters.wants_registers()
     }
 
-    /// Sets the general-purpose registers and RFLAGS as they are after the instruction that retires next (RIP does not
-    /// matter), and XMM0 to XMM15, sixteen bytes each.
+    /// Sets the general-purpose registers and RFLAGS after the instruction that retires next (RIP is ignored), and XMM0
+    /// to XMM15, sixteen bytes each.
     pub fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
         self.counters.set_registers(registers, xmm);
     }
 
-    /// Whether Intel PT is the only unit that is on, with IA32_RTIT_CTL.OS clear, and no interrupt is on its way.
-    /// Nothing that executes at privilege level 0 is traced then.
+    /// Returns true if Intel PT is the only unit that is on, with IA32_RTIT_CTL.OS clear, and no interrupt is in
+    /// flight. Nothing that executes at privilege level 0 is traced then.
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Filtering by Current Privilege Level (CPL)".
     pub fn traces_programs_only(&self) -> bool {
@@ -139,17 +139,17 @@ impl IntelProcessor {
             && !self.shared.perfmon.has_interrupt_on_the_way()
     }
 
-    /// Whether Intel PT is on, whatever its filters are.
+    /// Returns true if Intel PT is on, regardless of its filters.
     pub fn is_traced(&self) -> bool {
         self.pt.needs_each_instruction(&self.shared)
     }
 
-    /// The software's mistakes so far.
+    /// Returns the software's violations so far.
     pub fn violations(&self) -> &IntelViolations {
         &self.shared.violations
     }
 
-    /// Returns why IA32_RTIT_STATUS.Error was set last.
+    /// Returns the reason for which IA32_RTIT_STATUS.Error was set last.
     pub fn operational_error(&self) -> Option<OperationalError> {
         self.pt.operational_error()
     }
@@ -199,7 +199,7 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// If the WRMSR clears TraceEn, its own address shows in the trace; if it sets TraceEn, the address after it.
+    /// Writes an MSR. If the WRMSR clears TraceEn, the trace has its own address; if it sets TraceEn, the next address.
     fn write_msr(
         &mut self,
         msr: u32,
@@ -229,7 +229,7 @@ impl Processor for IntelProcessor {
         self.counters.event_that_is_not_counted(msr)
     }
 
-    /// Source: SDM vol. 2, "RDPMC": 4000H in the upper half of ECX selects the fixed-function counters.
+    /// Executes RDPMC. Source: SDM vol. 2, "RDPMC": 4000H in the upper half of ECX selects the fixed-function counters.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
         let fixed = msr::IA32_FIXED_CTR0 + (index & 0xffff);
         if index >> 16 == FIXED_COUNTERS && fixed < msr::IA32_FIXED_CTR_CTRL && self.counters.owns_msr(fixed)
@@ -261,13 +261,13 @@ impl Processor for IntelProcessor {
 
     fn pass_time(&mut self, tsc: u64, mem: &mut dyn PhysMemory) {
         let interrupts = self.counters.pass_time(tsc, &mut Bus { mem, shared: &mut self.shared });
-        // No instruction is reported at which it could arrive.
+        // Without reported instructions, the interrupt would never arrive.
         if interrupts && !self.needs_each_instruction() {
             self.shared.perfmon.deliver_all(&mut self.shared.violations);
         }
     }
 
-    /// Whether IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records are on.
+    /// Returns true if IA32_DEBUGCTL.TR is set (branch trace messages), or the last branch records are on.
     fn records_branches(&self) -> bool {
         self.shared.debugctl.tr() || self.lbr.needs_each_instruction(&self.shared)
     }
@@ -303,7 +303,7 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// When this returns a PMI, the LVT entry's mask bit is set.
+    /// Takes an interrupt. If it is a PMI, the LVT entry's mask bit is set.
     fn take_interrupt(&mut self) -> Option<Pmi> {
         self.shared.perfmon.take_delivered()
     }
@@ -311,13 +311,13 @@ impl Processor for IntelProcessor {
     /// Returns the page fault of an access to the Debug Store save area. The record that caused it is lost, and so are
     /// all records until this method is called.
     ///
-    /// The manual demands that the area is mapped, and does not say what happens otherwise. Here the delivery of that
-    /// #PF does not make a branch record, which would fault again; its handler is recorded as usual.
+    /// The manual requires that the area is mapped, and does not define the behaviour otherwise. Here the delivery of
+    /// that #PF does not make a branch record, which would fault again; its handler is recorded as usual.
     fn take_page_fault(&mut self) -> Option<PageFault> {
         self.shared.ds.take_fault()
     }
 
-    /// Only the LVT performance-monitoring-counters register is modelled.
+    /// Returns true for the LVT performance-monitoring-counters register, the only one modelled.
     fn owns_apic(&self, offset: u32) -> bool {
         offset == LVT_PC
     }
@@ -330,7 +330,7 @@ impl Processor for IntelProcessor {
         self.shared.perfmon.set_lvt(value);
     }
 
-    /// INIT ends recording in memory.
+    /// Processes INIT, which ends recording in memory.
     fn init(&mut self) {
         self.shared.perfmon.init();
         self.shared.debugctl.clear_tr_and_bts();
@@ -347,10 +347,10 @@ const MAX_COUNTERS: u32 = 8;
 const FIXED_COUNTERS: u32 = 0x4000;
 /// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.
 const LVT_PC: u32 = 0x340;
-/// How many units there are.
+/// Number of units.
 const UNITS: usize = 4;
 
-/// MSRs that belong to no unit.
+/// Returns true for MSRs that belong to no unit.
 fn is_processors_own_msr(number: u32) -> bool {
     matches!(
         number,

@@ -1,15 +1,15 @@
-//! The near branches of a program, one after the other, while Intel PT alone is on.
+//! A program's near branches, one after another, while only Intel PT is on.
 //!
-//! A program that is traced executes little else: no other unit sees what it does, its privilege level, CR3 and mode
-//! stay as they are, and no interrupt is on its way. What such a branch does to the trace is decided in a few steps;
-//! [`Processor::retire`](crate::Processor::retire) does the same and checks all the rest at each instruction.
+//! A traced program executes little else: no other unit sees it, its privilege level, CR3 and mode do not change, and
+//! no interrupt is in flight. Such a branch is traced in a few steps; [`Processor::retire`](crate::Processor::retire)
+//! does the same and checks all the rest at each instruction.
 
 use crate::branch::{DecodedInstruction, InstructionKind, decode};
 use crate::intel::IntelProcessor;
 use crate::intel::unit::Bus;
 use crate::{Context, ExecMode, PhysMemory};
 
-/// A near branch instruction of 64-bit code, decoded once for all the times that it retires.
+/// A near branch instruction of 64-bit code, decoded once for all its executions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearBranch {
     ip: u64,
@@ -39,8 +39,7 @@ impl NearBranch {
     }
 }
 
-/// A processor while nothing but near branches retires that would show in the trace; from
-/// [`IntelProcessor::near_branches`].
+/// A processor while only near branches retire that would show in the trace; from [`IntelProcessor::near_branches`].
 pub struct NearBranches<'a> {
     processor: &'a mut IntelProcessor,
     memory: &'a mut dyn PhysMemory,
@@ -48,12 +47,12 @@ pub struct NearBranches<'a> {
 }
 
 impl IntelProcessor {
-    /// Returns a quick way to report the near branches of 64-bit code in the state `context`, in which the processor is
-    /// now and stays; its `ip` does not matter. Instructions that are neither branches nor change that state need not
-    /// be reported; if a trap comes after one of them, its branch record has the address of the last branch.
+    /// Returns a fast way to report the near branches of 64-bit code in the state `context`, in which the processor is
+    /// now and stays; its `ip` is ignored. Instructions that are neither branches nor change that state need not be
+    /// reported; if a trap follows one of them, its branch record has the address of the last branch.
     ///
-    /// `None` if that is not enough to be told: another unit is on, nothing is traced now, addresses are filtered,
-    /// there are packets of the time other than TSC, or an interrupt is on its way.
+    /// Returns `None` if branches alone are not enough: another unit is on, nothing is traced now, addresses are
+    /// filtered, timing packets other than TSC are on, or an interrupt is in flight.
     pub fn near_branches<'a>(
         &'a mut self,
         context: Context,
@@ -68,8 +67,8 @@ impl IntelProcessor {
 }
 
 impl NearBranches<'_> {
-    /// Reports that a branch retired and that the program continued at `to`. Returns false if that raised an
-    /// interrupt: then no more can be reported here.
+    /// Reports that a branch retired and that the program continued at `to`. Returns false if that raised an interrupt:
+    /// then no more can be reported here.
     #[inline]
     pub fn retire(&mut self, branch: &NearBranch, to: u64, tsc: u64) -> bool {
         let IntelProcessor { pt, predictor, last_ip, shared, .. } = &mut *self.processor;
@@ -106,10 +105,10 @@ mod tests {
     const DIS_TNT: u64 = 1 << 55;
     const OS: u64 = 1 << 2;
 
-    /// Straight code and the branch at its end: how many NOPs, the branch, and where it leads.
+    /// Straight-line code and the branch at its end: number of NOPs, the branch, and its target.
     type Piece = (u64, &'static [u8], u64);
 
-    /// A walk of a program that calls and returns.
+    /// Returns a walk of a program that calls and returns.
     fn pieces(seed: u64, count: usize) -> Vec<Piece> {
         let (mut random, mut ip, mut calls) = (seed, 0x40_0000_u64, vec![]);
         let mut next = |below: u64| {
@@ -150,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Reports the branches alone, as long as it goes on. Returns how many.
+    /// Reports only the branches, as long as that is possible. Returns their number.
     fn report_branches(machine: &mut Machine, pieces: &[Piece]) -> usize {
         let Machine { processor, ram, at, tsc, .. } = machine;
         let mut memory = FlatMemory { base: 0, bytes: ram };
@@ -166,7 +165,7 @@ mod tests {
         pieces.len()
     }
 
-    /// All that branches and packets have changed.
+    /// Returns all state that branches and packets have changed.
     fn state(machine: &mut Machine) -> String {
         machine.write(CTL, 0);
         let IntelProcessor { pt, predictor, last_ip, shared, .. } = &machine.processor;
@@ -201,7 +200,7 @@ mod tests {
                 assert_eq!(one_by_one.at, quick.at, "{name}");
                 assert_eq!(one_by_one.processor.last_ip, quick.processor.last_ip, "{name}");
                 ip = quick.at.ip;
-                // What both do in the same way meets the state that either left.
+                // Then both execute the same instructions, each from the state that it reached.
                 for machine in [&mut one_by_one, &mut quick] {
                     machine.deliver(DeliveryKind::Interrupt, 0x20, machine.kernel(0x1234), None);
                     machine.next(NOP);

@@ -18,11 +18,11 @@ pub enum DebugCtlLayout {
 pub struct DebugStoreProfile {
     /// The debug control register.
     pub debugctl: DebugCtlLayout,
-    /// Whether the save area has 64-bit fields in every mode, CPUID.01H:ECX\[2\].
+    /// The save area has 64-bit fields in every mode, CPUID.01H:ECX\[2\].
     pub dtes64: bool,
-    /// Whether branch records can be filtered by privilege level, CPUID.01H:ECX\[4\].
+    /// Branch records can be filtered by privilege level, CPUID.01H:ECX\[4\].
     pub ds_cpl: bool,
-    /// Whether branch records say if the branch was predicted.
+    /// Branch records have a flag for a predicted branch.
     pub predicted: bool,
     /// PEBS; `None` if IA32_MISC_ENABLE reports that it is unavailable.
     pub pebs: Option<PebsProfile>,
@@ -33,11 +33,11 @@ pub struct DebugStoreProfile {
 pub struct PebsProfile {
     /// The format of its records, as IA32_PERF_CAPABILITIES\[11:8\] reports it.
     pub format: Format,
-    /// The number of general-purpose counters that can be sampled, counted from the first one.
+    /// Number of general-purpose counters that can be sampled, counted from the first one.
     pub counters: u32,
-    /// The number of fixed-function counters that can be sampled, counted from the first one.
+    /// Number of fixed-function counters that can be sampled, counted from the first one.
     pub fixed: u32,
-    /// Bits of IA32_PEBS_ENABLE that can be set besides those of the counters: load latency, which is not modelled.
+    /// Further bits of IA32_PEBS_ENABLE that can be set: load latency, which is not modelled.
     pub other_bits: u64,
 }
 
@@ -60,11 +60,11 @@ pub struct LbrProfile {
     pub ler: u32,
     /// Bits of MSR_LBR_SELECT that can be set; 0 if there is no such register.
     pub select: u64,
-    /// True if the bits that leave out jumps leave out calls and returns, too.
+    /// True if the bits that exclude jumps exclude calls and returns, too.
     pub jumps_include_calls: bool,
-    /// Whether the stack's registers can be written.
+    /// The stack's registers can be written.
     pub writable: bool,
-    /// Whether the stack's contents are undefined while TR is set.
+    /// The stack's contents are undefined while TR is set.
     pub excludes_tr: bool,
 }
 
@@ -77,11 +77,11 @@ pub struct CounterProfile {
     pub fixed: u32,
     /// True if there is no AnyThread, CPUID.0AH:EDX\[15\].
     pub any_thread_deprecated: bool,
-    /// The issue slots of a core clock, where there are events for them; otherwise 0.
+    /// The issue slots of a core clock, if there are events for them; otherwise 0.
     pub slots: u32,
     /// Bits of a counter, CPUID.0AH:EAX\[23:16\].
     pub width: u32,
-    /// Whether the full width of counters can be written, by IA32_A_PMCx: IA32_PERF_CAPABILITIES\[13\].
+    /// The full width of counters can be written, by IA32_A_PMCx: IA32_PERF_CAPABILITIES\[13\].
     pub full_width: bool,
     /// The events that can be counted.
     pub events: &'static [IntelEvent],
@@ -94,13 +94,13 @@ pub struct IntelEvent {
     pub select: u8,
     /// Unit mask.
     pub umask: u8,
-    /// What the event counts.
+    /// The counted unit.
     pub counts: CountedEvent,
     /// The counters that can sample the event (PEBS), one bit each.
     pub precise: u32,
 }
 
-/// What an event counts.
+/// The unit that an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountedEvent {
     /// Instructions that retire.
@@ -128,7 +128,7 @@ pub enum CountedEvent {
 }
 
 impl CountedEvent {
-    /// Returns whether the event is time, whatever executes.
+    /// Returns whether the event is time, independent of the instructions.
     pub(crate) const fn is_clock(self) -> bool {
         matches!(self, Self::CoreClocks | Self::BusClocks | Self::Slots)
     }

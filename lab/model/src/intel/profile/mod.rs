@@ -1,4 +1,4 @@
-//! The profiles: what a processor enumerates by CPUID and by constant MSRs.
+//! The profiles: the enumeration of a processor by CPUID and by constant MSRs.
 
 mod branches;
 mod table;
@@ -11,12 +11,12 @@ use crate::intel::registers::cap_ebx;
 
 /// A processor's enumerated capabilities.
 ///
-/// Profiles do not enumerate what the model lacks, TSX and SGX, nor VMX and XSAVES, which a processor can be told to.
-/// IP payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
+/// Profiles do not enumerate features that the model lacks, TSX and SGX, nor VMX and XSAVES, which are optional. IP
+/// payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct IntelProfile {
-    /// Its name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `tremont`,
-    /// `sapphire-rapids` or `pentium-m`.
+    /// Name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `tremont`, `sapphire-rapids` or
+    /// `pentium-m`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID.01H:EAX.
     pub signature: u32,
@@ -24,7 +24,7 @@ pub struct IntelProfile {
     pub highest_leaf: u32,
     /// MAXPHYADDR: physical address bits.
     pub physical_address_bits: u32,
-    /// Whether it has IA-32e mode.
+    /// The processor has IA-32e mode.
     pub long_mode: bool,
     /// The version of architectural performance monitoring, CPUID.0AH:EAX\[7:0\]; 0 if there is none.
     pub perfmon_version: u32,
@@ -36,7 +36,7 @@ pub struct IntelProfile {
     pub lbr: Option<LbrProfile>,
     /// The Debug Store, if there is one.
     pub debug_store: Option<DebugStoreProfile>,
-    /// Whether IA32_DEBUGCTL.ENABLE_UNCORE_PMI can be set.
+    /// IA32_DEBUGCTL.ENABLE_UNCORE_PMI can be set.
     pub uncore_pmi: bool,
     /// CPUID.14H.0:EBX.
     pub pt_features: u32,
@@ -61,15 +61,15 @@ pub struct IntelProfile {
 }
 
 impl IntelProfile {
-    /// Whether MSR_PLATFORM_INFO exists: from Nehalem on. Source: SDM vol. 4, the table of Nehalem's MSRs.
+    /// Returns true if MSR_PLATFORM_INFO exists: from Nehalem on. Source: SDM vol. 4, the table of Nehalem's MSRs.
     pub(crate) const fn has_platform_info(&self) -> bool {
         let (family, model) =
             (self.signature >> 8 & 0xf, self.signature >> 12 & 0xf0 | self.signature >> 4 & 0xf);
         family == 6 && model >= 0x1a
     }
 
-    /// The frequency of the TSC in Hz: the crystal's times the ratio of CPUID.15H, or the bus clock's times the maximum
-    /// non-turbo ratio.
+    /// Returns the frequency of the TSC in Hz: the crystal's times the ratio of CPUID.15H, or the bus clock's times the
+    /// maximum non-turbo ratio.
     pub const fn tsc_hz(&self) -> u64 {
         let (ticks, crystals) = self.tsc_ratio;
         if self.crystal_hz != 0 && crystals != 0 {
@@ -90,24 +90,24 @@ impl IntelProfile {
         self.pt_outputs != 0
     }
 
-    /// Whether IA32_DEBUGCTL.FREEZE_WHILE_SMM can be set, IA32_PERF_CAPABILITIES\[12\].
+    /// Returns true if IA32_DEBUGCTL.FREEZE_WHILE_SMM can be set, IA32_PERF_CAPABILITIES\[12\].
     pub(crate) const fn smm_freeze(&self) -> bool {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 12 != 0)
     }
 
-    /// IA32_PERF_CAPABILITIES\[14\], PEBS_BASELINE: records are adaptive, and each counter selects whether its records
-    /// have the configured groups.
+    /// Returns IA32_PERF_CAPABILITIES\[14\], PEBS_BASELINE: records are adaptive, and each counter selects whether its
+    /// records have the configured groups.
     pub(crate) const fn pebs_baseline(&self) -> bool {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 14 != 0)
     }
 
-    /// IA32_PERF_CAPABILITIES\[16\], PEBS_OUTPUT_PT_AVAIL: PEBS records can go into the trace of Intel PT.
+    /// Returns IA32_PERF_CAPABILITIES\[16\], PEBS_OUTPUT_PT_AVAIL: PEBS records can go into the trace of Intel PT.
     pub(crate) const fn pebs_output_pt(&self) -> bool {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 16 != 0)
     }
 
-    /// The debug control register's layout, if the register, with the last branch records and what goes with them, is
-    /// modelled.
+    /// Returns the debug control register's layout, if the register, with the last branch records and the related
+    /// functions, is modelled.
     pub(crate) const fn debugctl_layout(&self) -> Option<DebugCtlLayout> {
         match &self.debug_store {
             Some(store) => Some(store.debugctl),
@@ -127,7 +127,7 @@ impl IntelProfile {
         self.feature(cap_ebx::CONFIGURABLE_PSB)
     }
 
-    /// The bits of a physical address that do not exist.
+    /// Returns the bits of a physical address that do not exist.
     pub(crate) const fn beyond_physical(&self) -> u64 {
         !((1 << self.physical_address_bits) - 1)
     }
@@ -137,7 +137,7 @@ impl IntelProfile {
 mod tests {
     use super::*;
 
-    /// SDM vol. 3, "Time-Stamp Counter", "Invariant TSC"; the frequencies in the names of real parts.
+    /// Checks SDM vol. 3, "Time-Stamp Counter", "Invariant TSC"; the frequencies are those in the names of real parts.
     #[test]
     fn the_tsc_is_as_fast_as_cpuid_and_platform_info_say() {
         let rows = [

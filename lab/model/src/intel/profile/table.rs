@@ -1,5 +1,5 @@
-//! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
-//! one was chosen. `icelake` has PTWRITE and the preservation of PSBs and PMIs, which its successors brought.
+//! The table of profiles. Signatures and leaves are those of real parts of these families; where parts differ, one was
+//! chosen. `icelake` has PTWRITE and the preservation of PSBs and PMIs, which its successors introduced.
 //! `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All profiles except
 //! `sapphire-rapids` have the Debug Store and last branch records. `sapphire-rapids` has neither, as if it ran under a
 //! hypervisor: its last branch records are architectural ones, which are not modelled.
@@ -37,13 +37,13 @@ const NOTHING: IntelProfile = IntelProfile {
 };
 
 impl IntelProfile {
-    /// The profile of that name.
+    /// Returns the profile of that name.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         Self::all().iter().chain([&PENTIUM_M]).find(|profile| profile.name == name)
     }
 
-    /// All profiles that run 64-bit code. `pentium-m` does not: only its debug control register's layout and its 32-bit
-    /// save area are modelled.
+    /// Returns all profiles that run 64-bit code. `pentium-m` does not: only its debug control register's layout and
+    /// its 32-bit save area are modelled.
     pub fn all() -> &'static [Self] {
         &ALL
     }
@@ -322,7 +322,7 @@ static ALL: [IntelProfile; 8] = [
     },
 ];
 
-/// Not modelled are its counters, and its last branch records, of which two share one register.
+/// The Pentium M. Its counters are not modelled, nor its last branch records, two of which share one register.
 static PENTIUM_M: IntelProfile = IntelProfile {
     name: "pentium-m",
     signature: 0x0000_06d8,
@@ -371,13 +371,13 @@ const NEHALEM_DEBUG_STORE: DebugStoreProfile = DebugStoreProfile {
 /// IA32_PEBS_ENABLE.LL_EN_PMCx.
 const LOAD_LATENCY: u64 = 0xf << 32;
 
-/// Core clocks, which extended PEBS samples. Source: SDM vol. 3, Performance Monitoring, "Pre-defined Architectural
-/// Performance Events".
+/// Returns core clocks, which extended PEBS samples. Source: SDM vol. 3, Performance Monitoring, "Pre-defined
+/// Architectural Performance Events".
 const fn core_clocks(precise: u32) -> IntelEvent {
     event(0x3c, 0x00, CountedEvent::CoreClocks, precise)
 }
 
-/// The reference clock, which here is the bus's: the manual leaves the choice.
+/// Returns the reference clock, which here is the bus clock: it is implementation-specific.
 const fn bus_clocks(precise: u32) -> IntelEvent {
     event(0x3c, 0x01, CountedEvent::BusClocks, precise)
 }
@@ -411,7 +411,7 @@ static BROADWELL_EVENTS: [IntelEvent; 13] = haswell_events(0);
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".
 static SKYLAKE_EVENTS: [IntelEvent; 13] = haswell_events(0b1111);
 
-/// The events from Haswell to Skylake; `far_branches`: the counters that sample far branches.
+/// Returns the events from Haswell to Skylake; `far_branches`: the counters that sample far branches.
 const fn haswell_events(far_branches: u32) -> [IntelEvent; 13] {
     [
         core_clocks(0),

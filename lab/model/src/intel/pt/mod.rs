@@ -1,9 +1,8 @@
-//! The Intel Processor Trace (PT) unit: its MSRs, the packets it generates, and the way of the packets into memory.
+//! The Intel Processor Trace (PT) unit: its MSRs, the packets it generates, and their output to memory.
 //!
-//! `msr_rules.rs` alone decides which values WRMSR accepts. `packetizer` makes packets from instructions and events;
+//! Only `msr_rules.rs` decides which values WRMSR accepts. `packetizer` makes packets from instructions and events;
 //! `output` writes them to the regions of a ToPA table (Table of Physical Addresses) or to a single range, and reports
-//! when a region is full. This module joins them: it holds the registers' values, sets IA32_RTIT_STATUS and signals
-//! PMIs.
+//! full regions. This module joins them: it holds the registers' values, sets IA32_RTIT_STATUS and signals PMIs.
 //!
 //! IP payloads, and the addresses compared with address ranges, are RIPs, not linear addresses: CPUID.14H.0:ECX.LIP is
 //! clear in all profiles.
@@ -27,7 +26,7 @@ pub use output::OperationalError;
 use output::Output;
 use packetizer::Packetizer;
 
-/// The number of bytes that leave the internal buffer together, when output is not delayed.
+/// Number of bytes that leave the internal buffer together, if output is not delayed.
 const OUTPUT_BATCH: usize = 64;
 
 #[derive(Debug)]
@@ -40,9 +39,9 @@ pub(crate) struct Pt {
     addresses: [u64; 8],
     packetizer: Packetizer,
     output: Output,
-    /// The number of bytes that stay in the internal buffer.
+    /// Number of bytes that stay in the internal buffer.
     held_back: usize,
-    /// The number of bytes that leave it per instruction, if output can be too slow.
+    /// Number of bytes that leave it per instruction, if output can be too slow.
     bytes_per_instruction: Option<usize>,
     error: Option<OperationalError>,
 }
@@ -64,12 +63,12 @@ impl Pt {
         }
     }
 
-    /// Returns why Error was set last.
+    /// Returns the reason for which Error was set last.
     pub(crate) fn operational_error(&self) -> Option<OperationalError> {
         self.error
     }
 
-    /// Whether nothing is traced at privilege level 0.
+    /// Returns true if nothing is traced at privilege level 0.
     pub(crate) fn skips_level_0(&self) -> bool {
         self.ctl & ctl::OS == 0
     }
@@ -78,12 +77,12 @@ impl Pt {
         self.ctl & ctl::TRACE_EN != 0
     }
 
-    /// Whether TraceEn is set.
+    /// Returns true if TraceEn is set.
     pub(crate) fn traces(&self) -> bool {
         self.trace_en()
     }
 
-    /// IA32_RTIT_CTL is loaded at a VM entry or a VM exit.
+    /// Loads IA32_RTIT_CTL at a VM entry or a VM exit.
     pub(crate) fn load_ctl(
         &mut self,
         value: u64,
@@ -91,7 +90,7 @@ impl Pt {
         at: &Retired,
         bus: &mut Bus,
     ) -> Result<(), GeneralProtection> {
-        // What is emitted when TraceEn is set is about the code after it, what is emitted when it is cleared about that
+        // Packets emitted when TraceEn is set describe the code after it, packets emitted when it is cleared the code
         // before it.
         if self.trace_en() {
             self.write_ctl(value, at, bus)?;
@@ -103,8 +102,8 @@ impl Pt {
         Ok(())
     }
 
-    /// A VM entry or a VM exit that does not change IA32_RTIT_CTL; `kind` says whether it is an entry, and whether it
-    /// is concealed.
+    /// Handles a VM entry or a VM exit that does not change IA32_RTIT_CTL. `kind`: whether it is an entry, and whether
+    /// it is concealed.
     pub(crate) fn vmx_transition(
         &mut self,
         before: &Context,
@@ -170,7 +169,7 @@ impl Pt {
         bus.shared.perfmon.deliver_all(&mut bus.shared.violations);
     }
 
-    /// Takes the record that PEBS has made at this instruction, if it made one for Intel PT. While nothing is traced it
+    /// Takes the record that PEBS has made at this instruction for Intel PT, if any. While nothing is traced the record
     /// is lost.
     pub(crate) fn take_record(&mut self, next: &Context, bus: &mut Bus) {
         if bus.shared.traced_record.is_empty() {
@@ -196,12 +195,12 @@ impl Pt {
         Ok(())
     }
 
-    /// Whether near branches show in the trace in the state `at`, and nothing else does before that state changes.
+    /// Returns true if near branches, and nothing else, can show in the trace until the state `at` changes.
     pub(crate) fn traces_near_branches(&self, at: &Context) -> bool {
         self.trace_en() && self.bytes_per_instruction.is_none() && self.packetizer.traces_near_branches(at)
     }
 
-    /// A near branch retired, while [`Self::traces_near_branches`]. Returns whether [`Self::finish_event`] has
+    /// Retires a near branch, while [`Self::traces_near_branches`]. Returns whether [`Self::finish_event`] has
     /// something to do then.
     #[inline]
     pub(crate) fn near_branch(&mut self, kind: InstructionKind, next_ip: u64, to: u64, tsc: u64) -> bool {
@@ -209,13 +208,13 @@ impl Pt {
         self.ready() >= OUTPUT_BATCH || self.packetizer.psb_due()
     }
 
-    /// How many bytes may leave the internal buffer.
+    /// Returns the number of bytes that may leave the internal buffer.
     #[inline]
     fn ready(&self) -> usize {
         self.packetizer.buffered().saturating_sub(self.held_back)
     }
 
-    /// After packets were generated: moves bytes to the output and handles the consequences.
+    /// Moves bytes to the output after packets were generated, and handles the consequences.
     pub(crate) fn finish_event(&mut self, next: &Context, bus: &mut Bus) {
         self.note_trace_stop();
         let ready = self.ready();

@@ -44,7 +44,7 @@ pub(crate) const FREEZE_PERFMON: u64 = 1 << 12;
 /// The profiles that have a Debug Store and 64-bit code.
 pub(crate) const PROFILES: [&str; 4] = ["prescott", "core2", "nehalem", "skylake"];
 
-/// A machine whose branch buffer holds `records`, with the threshold at `threshold` records.
+/// Returns a machine whose branch buffer holds `records`, with the threshold at `threshold` records.
 pub(crate) fn machine(profile: &str, settings: IntelSettings, records: u64, threshold: u64) -> Machine {
     let mut machine = Machine::new(profile, settings);
     assert!(IntelProfile::by_name(profile).is_some_and(|profile| profile.debug_store.is_some()));
@@ -54,7 +54,7 @@ pub(crate) fn machine(profile: &str, settings: IntelSettings, records: u64, thre
 }
 
 impl Machine {
-    /// WRMSR of the debug control register, with the next instruction at 400000h.
+    /// Executes WRMSR of the debug control register, with the next instruction at 400000h.
     pub(crate) fn control(&mut self, value: u64) {
         self.at.ip = 0x3f_fffe;
         self.write(DEBUGCTL, value);
@@ -69,7 +69,7 @@ impl Machine {
         self.ram[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Base, index, absolute maximum and threshold of the branch buffer.
+    /// Sets base, index, absolute maximum and threshold of the branch buffer.
     pub(crate) fn set_area(&mut self, fields: &[u64; 4]) {
         for (index, value) in fields.iter().enumerate() {
             self.set_word(AREA + index as u64 * 8, *value);
@@ -85,7 +85,7 @@ impl Machine {
         self.word(AREA + 0x28) - SAMPLES
     }
 
-    /// The first records of the branch buffer, as text: from, to, and `*` if the branch was predicted.
+    /// Returns the first records of the branch buffer, as text: from, to, and `*` if the branch was predicted.
     pub(crate) fn records(&self, count: u64) -> Vec<String> {
         (0..count)
             .map(|slot| {
@@ -98,7 +98,7 @@ impl Machine {
             .collect()
     }
 
-    /// The records below the index.
+    /// Returns the records below the index.
     pub(crate) fn stored(&self) -> Vec<String> {
         self.records(self.index())
     }

@@ -1,4 +1,4 @@
-//! A processor with memory that tests drive by hand, and its trace as text.
+//! A processor with memory that tests drive directly, and its trace as text.
 
 use std::collections::BTreeMap;
 use std::format;
@@ -39,11 +39,11 @@ pub(crate) const IRETQ: &[u8] = &[0x48, 0xcf];
 pub(crate) const MOV_CR3: &[u8] = &[0x0f, 0x22, 0xd8];
 pub(crate) const WRMSR: &[u8] = &[0x0f, 0x30];
 
-/// The address of the single range, which has 64 KiB.
+/// The address of the single range, whose size is 64 KiB.
 pub(crate) const RANGE: usize = 0x1_0000;
 const RANGE_SIZE: usize = 0x1_0000;
 
-/// Memory from address 0 on, in which some pages are not mapped to themselves.
+/// Memory from address 0 on, in which some pages are not identity-mapped.
 pub(crate) struct Paged<'a> {
     flat: FlatMemory<'a>,
     pages: &'a BTreeMap<u64, Result<Mapping, PageFault>>,
@@ -71,8 +71,8 @@ impl PhysMemory for Paged<'_> {
 pub(crate) struct Machine {
     pub(crate) processor: IntelProcessor,
     pub(crate) ram: Vec<u8>,
-    /// The pages that are not mapped to themselves, by page number. A fault whose code has the write bit is one of
-    /// writes only.
+    /// The pages that are not identity-mapped, by page number. A fault whose code has the write bit affects only
+    /// writes.
     pub(crate) pages: BTreeMap<u64, Result<Mapping, PageFault>>,
     pub(crate) at: Context,
     pub(crate) tsc: u64,
@@ -126,7 +126,7 @@ impl Machine {
         self.far(bytes, Context { ip: to, ..self.at });
     }
 
-    /// Executes one instruction that continues at the next one.
+    /// Executes one instruction that continues at the next one in memory.
     pub(crate) fn next(&mut self, bytes: &[u8]) {
         self.go(bytes, self.at.ip + bytes.len() as u64);
     }
@@ -152,23 +152,23 @@ impl Machine {
         self.at = after;
     }
 
-    /// The context at CPL 3 and `ip`.
+    /// Returns the context at CPL 3 and `ip`.
     pub(crate) fn user(&self, ip: u64) -> Context {
         Context { ip, cpl: 3, ..self.at }
     }
 
-    /// The context at CPL 0 and `ip`.
+    /// Returns the context at CPL 0 and `ip`.
     pub(crate) fn kernel(&self, ip: u64) -> Context {
         Context { ip, cpl: 0, ..self.at }
     }
 
-    /// The packets in the single range; tracing must be off.
+    /// Returns the packets in the single range; tracing must be off.
     pub(crate) fn trace(&mut self) -> Vec<String> {
         let len = (self.read(MASK_PTRS) >> 32) as usize;
         packets(&self.ram[RANGE..RANGE + len])
     }
 
-    /// The same packets without the first PSB+ and without the FUP and TIP.PGD of the WRMSR that stopped tracing.
+    /// Returns these packets without the first PSB+ and without the FUP and TIP.PGD of the WRMSR that stopped tracing.
     pub(crate) fn body(&mut self) -> String {
         let trace = self.trace();
         let first = trace.iter().position(|packet| packet == "PSBEND").expect("a PSB+") + 1;
@@ -197,7 +197,7 @@ pub(crate) fn run(
     machine.body()
 }
 
-/// The packets as text, with whole IPs.
+/// Returns the packets as text, with whole IPs.
 pub(crate) fn packets(bytes: &[u8]) -> Vec<String> {
     let mut last = 0;
     Packets::new(bytes)
@@ -277,7 +277,7 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
     })
 }
 
-/// The table "FUP/TIP IP Reconstruction".
+/// Reconstructs an IP by the table "FUP/TIP IP Reconstruction".
 fn whole(ip: Ip, last: u64) -> Option<u64> {
     Some(match ip {
         Ip::Suppressed => return None,

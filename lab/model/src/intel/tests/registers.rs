@@ -276,7 +276,7 @@ fn without_output_to_memory_its_registers_fault() {
     assert_eq!(machine.try_write(CTL, 0x2005 | 1 << 6), Ok(()));
 }
 
-/// SDM vol. 3, Performance Monitoring, "IA32_PERF_GLOBAL_INUSE MSR".
+/// Checks SDM vol. 3, Performance Monitoring, "IA32_PERF_GLOBAL_INUSE MSR".
 #[test]
 fn counters_that_are_set_up_are_in_use() {
     const PMI: u64 = 1 << 63;
@@ -284,7 +284,7 @@ fn counters_that_are_set_up_are_in_use() {
     for (number, value, in_use) in [
         (0x186, 0xc0, 1 << 0),
         (0x189, 0x01, 1 << 3),
-        // No event, whatever else is set.
+        // No event, regardless of the other bits.
         (0x186, 0x43_0000, 0),
         (0x186, 0x10_00c0, 1 << 0 | PMI),
         (0x38d, 0x001, 1 << 32),

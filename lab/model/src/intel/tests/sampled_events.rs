@@ -1,4 +1,4 @@
-//! Which counter samples which event, typed from the manual a second time.
+//! The events that each counter can sample, typed from the manual a second time.
 
 use std::vec::Vec;
 
@@ -12,7 +12,7 @@ const ALL_EIGHT: u32 = 0xff;
 /// Monitoring Events, "Pre-defined Architectural Performance Events".
 #[test]
 fn each_counter_samples_the_precise_events_and_no_others() {
-    // Umask, event select, what is counted, the counters that sample it.
+    // Umask, event select, the counted unit, the counters that sample it.
     type Row = (u16, CountedEvent, u32);
     let from_haswell = |far: u32| -> Vec<Row> {
         [

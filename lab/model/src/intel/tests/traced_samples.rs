@@ -1,4 +1,4 @@
-//! PEBS output to Intel PT: which records are in the trace, where, and what happens to counters and PMIs.
+//! PEBS output to Intel PT: the records in the trace and their position, counters and PMIs.
 
 use std::vec::Vec;
 
@@ -22,7 +22,7 @@ const TO_PT: u64 = 1 << 61;
 const PMI_EACH: u64 = 1 << 60;
 /// INST_RETIRED.ANY_P with Adaptive_Record, at all levels, enabled.
 const INSTRUCTIONS: u64 = 0xc0 | 3 << 16 | 1 << 22 | 1 << 34;
-/// What a counter of 48 bits has `period` events before its overflow.
+/// Returns the value of a counter of 48 bits `period` events before its overflow.
 const fn before(period: u64) -> u64 {
     (1 << 48) - period
 }
@@ -31,7 +31,7 @@ fn settings() -> IntelSettings {
     IntelSettings { pmi_skid: 0, visibility: 0, ..IntelSettings::default() }
 }
 
-/// A machine that traces as `ctl` says and samples one instruction in `period`, with these bits in IA32_PEBS_ENABLE.
+/// Returns a machine that traces with `ctl` and samples one instruction in `period`; `bits` go to IA32_PEBS_ENABLE.
 fn sampling(settings: IntelSettings, ctl: u64, period: u64, bits: u64) -> Machine {
     let mut m = Machine::new("tremont", settings);
     m.processor.write_apic(0x340, 0x400);
@@ -53,7 +53,7 @@ fn acknowledge(m: &mut Machine) {
     m.processor.write_msr(SELECT0, INSTRUCTIONS, &at, memory).expect("legal");
 }
 
-/// The records in the trace, by where they are sampled and where their FUP is.
+/// Returns the records in the trace: the sampled IP and the IP of the FUP.
 fn found(m: &mut Machine) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     let len = (m.read(MASK_PTRS) >> 32) as usize;
@@ -81,7 +81,7 @@ fn a_record_follows_the_packets_of_its_instruction() {
     assert_eq!(m.processor.violations(), &IntelViolations::default());
 }
 
-/// The groups are those of MSR_PEBS_DATA_CFG, as in records that are stored.
+/// Checks that the groups are those of MSR_PEBS_DATA_CFG, as in records that are stored.
 #[test]
 fn a_record_has_the_groups_that_are_asked_for() {
     let registers = Registers { rax: 7, rbx: 9, rsp: 11, r8_r15: [8; 8], ..Registers::default() };
@@ -155,7 +155,7 @@ fn a_counter_is_reloaded_from_its_register_and_the_next_record_follows() {
     }
 }
 
-/// Each counter has a value of its own: what another one has is not taken.
+/// Checks that each counter uses its own reload value, not another counter's.
 #[test]
 fn each_counter_is_reloaded_from_its_own_register() {
     // Fixed-function counter 0 counts instructions; so do general-purpose counters 0 and 2.
@@ -218,7 +218,7 @@ fn a_pmi_comes_after_each_record_where_it_is_asked_for_and_nowhere_else() {
     }
 }
 
-/// Bits 62:61 are 00 or 01; bit 60 goes with them. The registers have as many bits as a counter.
+/// Checks that bits 62:61 are 00 or 01, with bit 60. The registers have as many bits as a counter.
 #[test]
 fn registers_have_their_bits_where_records_can_go_to_intel_pt() {
     let rows: [(&str, u32, u64, bool); 20] = [
@@ -253,7 +253,7 @@ fn registers_have_their_bits_where_records_can_go_to_intel_pt() {
 
 #[test]
 fn what_is_not_traced_is_not_sampled_either_but_the_counter_goes_on() {
-    // IA32_RTIT_CTL: off; user only; and a filter in which the code is not.
+    // IA32_RTIT_CTL: off; user only; and a filter that excludes the code.
     let filter = ALL | 1 << 32;
     for ctl in [0, ALL & !4, filter, ALL, ALL & !0x2000] {
         let mut m = sampling(settings(), ctl, 3, 0);
@@ -290,7 +290,7 @@ fn outside_64_bit_mode_registers_have_four_bytes_and_there_are_ten() {
     assert!(trace.contains("BIP 9 0; BEP ip; FUP 1001"), "{trace}");
 }
 
-/// A record of which a part does not fit into the internal buffer is damaged, and an OVF follows.
+/// Checks that a record that does not fit into the internal buffer as a whole is damaged, and an OVF follows.
 #[test]
 fn an_overflow_can_cut_a_record() {
     let overflow = Some(Overflow { capacity: 128, drain: 1 });

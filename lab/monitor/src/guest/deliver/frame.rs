@@ -4,13 +4,13 @@ use crate::guest::cpu::{Cpu, rflags};
 use crate::guest::event::{Event, SoftwareKind};
 use crate::guest::exception::ExceptionKind;
 
-/// What a delivery pushes, and how its faults are marked.
+/// The frame that a delivery pushes, and the marks of its faults.
 pub(super) struct EventFrame {
     pub(super) vector: u8,
     pub(super) error_code: Option<u32>,
     /// The gate's DPL must not be below the CPL.
     pub(super) checks_dpl: bool,
-    /// Bit 0 of the error code of a fault during the delivery: the event came from outside the program.
+    /// Bit 0 of the error code of a fault during the delivery: the event was external to the program.
     pub(super) ext: u32,
     pub(super) return_rip: u64,
     pub(super) rflags: u64,

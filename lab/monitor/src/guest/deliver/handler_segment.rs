@@ -6,7 +6,7 @@ use crate::guest::descriptor::{Descriptor, error_code, is_null};
 use crate::guest::exception::{Exception, GuestError};
 use crate::guest::memory::GuestMemory;
 
-/// Returns the handler's code segment and its privilege level; `is_usable` says what else the segment must be.
+/// Returns the handler's code segment and its privilege level; `is_usable` checks the mode's further conditions.
 pub(super) fn handler_segment<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,

@@ -119,8 +119,8 @@ fn stack_from_tss<M: GuestMemory + ?Sized>(
     Ok(u64::from_le_bytes(read_array(cpu, memory, cpu.tr.base.wrapping_add(offset), access)?))
 }
 
-/// Returns the privilege of the pushes: they are made at the new level, but RFLAGS.AC of user code must not lift SMAP
-/// for them.
+/// Returns the privilege of the pushes: they are made at the new level, but RFLAGS.AC of user code must not suspend
+/// SMAP for them.
 pub(super) fn stack_privilege(cpu: &Cpu, new_cpl: u8) -> Privilege {
     match (cpu.cpl, new_cpl) {
         (_, 3) => Privilege::User,

@@ -26,7 +26,7 @@ pub enum DeliveryOutcome {
 /// instruction.
 ///
 /// TF in the pushed RFLAGS is the guest's own. A fault during the delivery is delivered instead of the event, or as a
-/// double fault. What an event does before its gate is read stays done: CR2 of a page fault, DR6 of a debug exception,
+/// double fault. Effects of the event before its gate is read persist: CR2 of a page fault, DR6 of a debug exception,
 /// the blocking of NMIs.
 ///
 /// Errors: the guest needs something that is not emulated; `cpu` is unchanged.
@@ -51,7 +51,7 @@ pub fn deliver<M: GuestMemory + ?Sized>(
             }
             Err(GuestError::Unsupported(unsupported)) => return Err(unsupported),
             Err(GuestError::Exception(second)) => {
-                // CR2 is set even if the fault becomes a double fault or comes in the delivery of one.
+                // CR2 is set even if the fault becomes a double fault or is raised during the delivery of one.
                 start.cr2 = second.cr2.unwrap_or(start.cr2);
                 match combine(&event, second) {
                     Some(next) => event = Event::Exception(next),
@@ -65,7 +65,7 @@ pub fn deliver<M: GuestMemory + ?Sized>(
     }
 }
 
-/// Does what happens to the processor before the IDT is read.
+/// Applies the event's effects on the processor that precede the read of the IDT.
 fn begin(cpu: &mut Cpu, event: &Event) {
     cpu.shadow = None;
     match event {

@@ -1,4 +1,4 @@
-//! MOV to and from DR6. It is executed by hand because DR6 in the processor holds the monitor's own single-step
+//! MOV to and from DR6. The monitor emulates it because the processor's DR6 holds the monitor's own single-step
 //! condition.
 
 use super::operand;
@@ -6,8 +6,8 @@ use crate::guest::cpu::{Cpu, dr6, dr7};
 use crate::guest::exception::{Exception, GuestError};
 use crate::guest::lookahead::Instruction;
 
-/// Source: SDM vol. 2, "MOV—Move to/from Debug Registers"; vol. 3, Debug, Branch Profile, TSC, "Debug Status Register
-/// (DR6)".
+/// Executes MOV from DR6. Source: SDM vol. 2, "MOV—Move to/from Debug Registers"; vol. 3, Debug, Branch Profile, TSC,
+/// "Debug Status Register (DR6)".
 pub(super) fn mov_from(cpu: &mut Cpu, instruction: &Instruction) -> Result<(), GuestError> {
     check(cpu)?;
     let decoded = operand::decode(cpu, instruction);

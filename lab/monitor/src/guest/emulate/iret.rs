@@ -163,7 +163,7 @@ fn virtual_interrupt_flags(cpu: &Cpu, size: Size) -> u64 {
     if cpu.cpl == 0 && size != Size::Word { rflags::VIF | rflags::VIP } else { 0 }
 }
 
-/// Clears a data or non-conforming code segment of an inner level, which must not survive the return to an outer level.
+/// Clears a data or non-conforming code segment of an inner level, which must not remain usable at an outer level.
 fn forget_inner(segment: &mut Segment, cpl: u8) {
     let conforming_code = segment.has(Segment::CODE | Segment::CONFORMING);
     if segment.has(Segment::P) && !conforming_code && segment.dpl() < cpl {

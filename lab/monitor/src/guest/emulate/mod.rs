@@ -1,4 +1,4 @@
-//! Instructions that the monitor executes by hand.
+//! Instructions that the monitor emulates.
 
 use super::cpu::{Cpu, Mode, rflags};
 use super::event::{Event, SoftwareKind};
@@ -20,7 +20,7 @@ mod sysenter;
 pub use ptwrite::{PtwriteOperand, ptwrite_operand};
 pub use string_port::StringPort;
 
-/// What follows an instruction executed by hand.
+/// The result of an emulated instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionOutcome {
     /// The instruction retired; `Cpu::rip` is the next instruction.
@@ -90,17 +90,17 @@ pub fn execute<M: GuestMemory + ?Sized>(
     done?;
 
     if emulation == Emulation::MovSs || matches!(emulation, Emulation::PopSs(_)) {
-        // The second of two such instructions in a row opens no shadow, so that a guest cannot hold off interrupts
-        // with them forever.
+        // The second of two such instructions in a row opens no shadow, so that a guest cannot hold off interrupts with
+        // them forever.
         after.shadow = if cpu.shadow.is_none() { instruction.shadow() } else { None };
     } else if emulation == Emulation::Sti {
         after.shadow = instruction.shadow();
     }
     let single_step = match emulation {
-        // For these two the new value of TF counts, so that FMASK can keep the trap out of the kernel, and the trap
+        // For these two the new value of TF applies, so that FMASK can keep the trap out of the kernel, and the trap
         // after SYSRET looks like the trap of the SYSCALL before it.
         Emulation::Syscall | Emulation::Sysret(_) => after.rflags & rflags::TF != 0,
-        // The trap is held back until the next instruction has executed, which traps by itself.
+        // The trap is delayed until the next instruction has executed, which traps by itself.
         Emulation::MovSs | Emulation::PopSs(_) if after.shadow.is_some() => false,
         _ => stepped,
     };
@@ -112,12 +112,12 @@ pub fn execute<M: GuestMemory + ?Sized>(
 }
 
 /// Retires `instruction`, whose effect the monitor has produced itself (CPUID, RDMSR, WRMSR, PTWRITE and others that
-/// exit): moves RIP past it, and clears the interrupt shadow and RF.
+/// exit): advances RIP past the instruction, and clears the interrupt shadow and RF.
 pub fn retire(cpu: &mut Cpu, instruction: &Instruction) -> ExecutionOutcome {
     ExecutionOutcome::Retired { single_step: move_past(cpu, instruction.len()) }
 }
 
-/// Moves RIP past an instruction of `length` bytes. Returns whether the guest steps itself.
+/// Advances RIP past an instruction of `length` bytes. Returns whether the guest steps itself.
 fn move_past(cpu: &mut Cpu, length: u8) -> bool {
     cpu.rip = cpu.rip_after(length);
     cpu.rflags &= !rflags::RF;

@@ -69,7 +69,7 @@ pub(super) fn set_register(cpu: &mut Cpu, name: Register, value: u64) {
 
 /// Returns the linear address of the memory operand `index`, for a read of `len` bytes.
 fn address(cpu: &Cpu, decoded: &iced_x86::Instruction, index: u32, len: u64) -> Result<u64, Exception> {
-    // Segment bases are left out here: the result is the effective address.
+    // The result is the effective address, so segment bases count as 0.
     let effective = decoded
         .virtual_address(index, 0, |name, _, _| {
             Some(if name.is_segment_register() { 0 } else { register(cpu, name) })

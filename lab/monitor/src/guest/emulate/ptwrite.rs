@@ -13,12 +13,12 @@ use crate::guest::memory::GuestMemory;
 pub struct PtwriteOperand {
     /// The value, zero-extended.
     pub value: u64,
-    /// Its size: a doubleword or a quadword.
+    /// The size: a doubleword or a quadword.
     pub size: Size,
 }
 
-/// Reads the operand of the PTWRITE in `instruction`. Returns `None` if it is another instruction, or has the prefix
-/// 66H, which makes PTWRITE undefined.
+/// Reads the operand of the PTWRITE in `instruction`. Returns `None` for another instruction, or with the prefix 66H,
+/// which makes PTWRITE undefined.
 ///
 /// Errors: `#GP(0)`, `#SS(0)` or a page fault of the memory access, or a page without RAM.
 ///

@@ -31,7 +31,7 @@ pub(super) fn peek<const N: usize, M: GuestMemory + ?Sized>(
     Ok(elements)
 }
 
-/// Moves the stack pointer up past `count` elements.
+/// Increments the stack pointer past `count` elements.
 pub(super) fn drop_elements(cpu: &mut Cpu, size: Size, count: u64) {
     let pointer = cpu.get(Gpr::Rsp).wrapping_add(count * size.bytes() as u64);
     set_pointer(cpu, pointer);
@@ -55,7 +55,7 @@ pub(super) fn push<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-/// Sets RSP, ESP or SP, as SS says. Bits above ESP are cleared outside 64-bit mode; bits above SP are kept.
+/// Sets RSP, ESP or SP, as SS selects. Bits above ESP are cleared outside 64-bit mode; bits above SP are kept.
 pub(super) fn set_pointer(cpu: &mut Cpu, value: u64) {
     let mask = mask(cpu);
     let kept = cpu.get(Gpr::Rsp) & !mask & 0xffff_ffff;

@@ -23,7 +23,7 @@ pub(super) fn pop_ss<M: GuestMemory + ?Sized>(
     size: Size,
 ) -> Result<(), GuestError> {
     let [selector] = stack::peek::<1, M>(cpu, memory, size, 0)?;
-    // The size of the old stack segment decides how the pointer moves.
+    // The size of the old stack segment decides how the stack pointer moves.
     stack::drop_elements(cpu, size, 1);
     load(cpu, memory, selector as u16)
 }

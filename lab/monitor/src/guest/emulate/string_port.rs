@@ -1,4 +1,4 @@
-//! INS and OUTS at a port that the monitor answers: one iteration at a time.
+//! INS and OUTS at a port that the monitor emulates: one iteration at a time.
 
 use iced_x86::{OpKind, Register};
 
@@ -27,7 +27,7 @@ impl StringPort {
     /// Prepares the next iteration of `instruction` with elements of `bytes` bytes. Returns `None` if none is left.
     ///
     /// # Errors
-    /// The fault of the memory access. `cpu` and memory are unchanged then, and the port must not be accessed.
+    /// Returns the fault of the memory access. `cpu` and memory are unchanged then, and the port must not be accessed.
     pub fn next<M: GuestMemory + ?Sized>(
         cpu: &Cpu,
         memory: &mut M,
@@ -54,7 +54,7 @@ impl StringPort {
         if is_input {
             let kind = AccessKind::Write;
             let linear = segment_address(cpu, SegmentName::Es, register(cpu, index), size, kind)?;
-            // A fault comes before the port is read.
+            // A fault precedes the read of the port.
             for byte in [linear, linear.wrapping_add(size - 1)] {
                 translate(cpu, memory, byte, Access::at_cpl(cpu, kind))?;
             }
@@ -71,10 +71,10 @@ impl StringPort {
         Ok(Some(Self { output: Some(u32::from_le_bytes(value)), linear, bytes, index, count }))
     }
 
-    /// Ends the iteration: stores `input`, which INS has read, and moves on. Returns whether it was the last one.
+    /// Ends the iteration: stores `input`, which INS has read, and advances. Returns whether it was the last one.
     ///
     /// # Errors
-    /// Another processor has changed the page tables since the iteration was prepared: the fault of the store.
+    /// Returns the fault of the store, if another processor changed the page tables after the iteration was prepared.
     pub fn end<M: GuestMemory + ?Sized>(
         self,
         cpu: &mut Cpu,

@@ -5,7 +5,7 @@ use super::exception::Exception;
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind, translate};
 
-/// Reads the bytes at `linear`, across page boundaries. Those of a page without memory are all ones.
+/// Reads the bytes at `linear`, across page boundaries. A page without memory reads as all ones.
 ///
 /// Errors: the page fault of the first page that faults.
 pub fn read_linear<M: GuestMemory + ?Sized>(
@@ -36,8 +36,8 @@ pub(super) fn read_array<const BYTES: usize, M: GuestMemory + ?Sized>(
     Ok(bytes)
 }
 
-/// Writes `bytes` at `linear`, across page boundaries. Nothing is written if any page of the range faults. What is
-/// written to a page without memory is lost.
+/// Writes `bytes` at `linear`, across page boundaries. Nothing is written if any page of the range faults. A write to a
+/// page without memory is lost.
 ///
 /// Errors: the page fault of the first page that faults.
 pub fn write_linear<M: GuestMemory + ?Sized>(
@@ -106,7 +106,7 @@ pub(super) fn segment_address(
     Ok(segment.base.wrapping_add(offset) & 0xffff_ffff)
 }
 
-/// Returns whether `len` bytes at `offset` are within the limit; handles expand-down data, too.
+/// Returns whether `len` bytes at `offset` are within the limit; supports expand-down data, too.
 pub(super) fn within_limit(segment: &Segment, offset: u64, len: u64) -> bool {
     let last = offset.wrapping_add(len.saturating_sub(1));
     if last < offset {

@@ -11,7 +11,7 @@ use super::effects::{self, Effects, Source};
 use super::emulation::{Emulation, MAX_LEN, Size};
 use crate::guest::cpu::Shadow;
 
-/// What can be known about an instruction before it executes.
+/// The properties of an instruction that are known before it executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Classification {
     pub(super) len: u8,
@@ -20,11 +20,11 @@ pub(super) struct Classification {
     pub(super) shadow: Option<Shadow>,
     pub(super) repeats: bool,
     pub(super) valid: bool,
-    /// Where execution continues, unless a fault or an interrupt prevents it; `None` if that is unknown.
+    /// Possible next addresses, unless a fault or an interrupt intervenes; `None` if unknown.
     pub(super) successors: Option<Successors>,
-    /// Where an indirect branch of 64-bit code takes its target from, if that is known.
+    /// The source of the target of an indirect branch in 64-bit code, if known.
     pub(super) source: Option<Source>,
-    /// What the instruction changes, in 64-bit code.
+    /// The registers and memory that the instruction changes, in 64-bit code.
     pub(super) effects: Effects,
     /// The kind of branch, if it is a branch.
     pub(super) branch: Option<BranchKind>,
@@ -45,8 +45,8 @@ impl Classification {
     };
 }
 
-/// Where execution continues after an instruction that does not change the way in which later instructions execute.
-/// Targets are relative to the next instruction in memory.
+/// Possible next addresses after an instruction that does not change how later instructions execute. Targets are
+/// relative to the next instruction in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Successors {
     /// The next instruction in memory.
@@ -55,7 +55,7 @@ pub(super) enum Successors {
     Target(i32),
     /// Either of them: a conditional branch.
     NextOrTarget(i32),
-    /// A string instruction with a REP prefix: it repeats without leaving the instruction, then continues with the next
+    /// A string instruction with a REP prefix: RIP stays at the instruction while it repeats, then moves to the next
     /// one in memory.
     NextOrItself,
 }
@@ -97,9 +97,9 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Classificati
     })
 }
 
-/// `first` is the first byte of the instruction.
+/// Returns the successors; `first` is the first byte of the instruction.
 fn successors(instruction: &iced_x86::Instruction, first: u8, repeats: bool) -> Option<Successors> {
-    // Branches with prefixes are left out, because the effect of an operand-size prefix depends on the processor.
+    // Branches with prefixes are excluded, because the effect of an operand-size prefix depends on the processor.
     let opcode = matches!(first, 0x0f | 0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb);
     let near = opcode && instruction.op0_kind() == OpKind::NearBranch64;
     let target = instruction.near_branch64().wrapping_sub(instruction.next_ip()) as i32;
@@ -179,14 +179,14 @@ pub(super) struct ClassificationCache {
 #[derive(Clone, Copy)]
 struct CacheEntry {
     bits: u8,
-    /// The instruction's bytes; those after its length do not count.
+    /// The instruction's bytes; those after its length are ignored.
     bytes: [u8; MAX_LEN],
     class: Classification,
 }
 
 impl ClassificationCache {
-    /// Number of slots. A kernel executes thousands of different instructions from one interrupt to the next, and two
-    /// that share a slot in a loop are classified in each turn.
+    /// Number of slots. A kernel executes thousands of different instructions between two interrupts, and two that
+    /// share a slot in a loop are reclassified in each iteration.
     const ENTRIES: usize = 1 << 14;
 
     pub(super) fn new() -> Self {
@@ -207,8 +207,8 @@ impl ClassificationCache {
         same.then_some(entry.class)
     }
 
-    /// Caches a class. The class of an invalid instruction is not cached, because it is unknown how many of its bytes
-    /// mattered.
+    /// Caches a class. The class of an invalid instruction is not cached, because the number of its bytes that mattered
+    /// is unknown.
     pub(super) fn insert(&mut self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], class: Classification) {
         if class.valid {
             self.entries[entry_index(rip)] = Some(CacheEntry { bits: bits as u8, bytes: *bytes, class });

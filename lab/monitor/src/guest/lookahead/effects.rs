@@ -1,16 +1,16 @@
-//! What an instruction changes that a later branch may take its target from: general registers, the stack pointer, and
-//! memory.
+//! The effects of an instruction on possible sources of a later branch target: general registers, the stack pointer,
+//! and memory.
 
 use iced_x86::{
     Code, CodeSize, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
 };
 
-/// What an instruction changes. Where this says "unknown", anything may have changed.
+/// The effects of an instruction. "Unknown" means that anything may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Effects {
-    /// The general registers that it writes, a bit for each by its number in an instruction; RSP is left out.
+    /// The general registers that the instruction writes, except RSP; bit numbers are register numbers of the encoding.
     pub(super) registers: u16,
-    /// What is added to RSP; `None` if that is unknown.
+    /// The increment of RSP; `None` if unknown.
     pub(super) stack: Option<i32>,
     pub(super) store: Store,
 }
@@ -31,12 +31,12 @@ pub(super) enum Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) base: Base,
-    /// The number of the index register, and what it is multiplied by.
+    /// The number of the index register, and its scale.
     pub(super) index: Option<(u8, u8)>,
     pub(super) displacement: i32,
 }
 
-/// What the displacement of an address is added to.
+/// The base of an address, to which its displacement is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
     None,
@@ -46,7 +46,7 @@ pub(super) enum Base {
     Instruction,
 }
 
-/// Where an indirect near branch takes its target from.
+/// The source of an indirect near branch's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// A general register, by its number.
@@ -62,7 +62,7 @@ impl Effects {
     /// Nothing is known.
     pub(super) const UNKNOWN: Self = Self { registers: !0, stack: None, store: Store::Unknown };
 
-    /// The effects of `instruction`, which is of 64-bit code.
+    /// Returns the effects of `instruction`, which is 64-bit code.
     pub(super) fn of(instruction: &Instruction) -> Self {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(instruction);
@@ -87,9 +87,9 @@ impl Effects {
     }
 }
 
-/// Where `instruction` of 64-bit code, whose first byte is `first`, takes its target from, if it is an indirect near
-/// branch; `None` if it is not known how to find it. Branches with prefixes other than REX are left out, because the
-/// effect of an operand-size prefix depends on the processor.
+/// Returns the source of the target if `instruction`, which is 64-bit code with the first byte `first`, is an indirect
+/// near branch; `None` if it is unknown. Branches with prefixes other than REX are excluded, because the effect of an
+/// operand-size prefix depends on the processor.
 pub(super) fn source(instruction: &Instruction, first: u8) -> Option<Source> {
     if !matches!(first, 0x40..=0x4f | 0xc3 | 0xff) {
         return None;
@@ -107,7 +107,7 @@ pub(super) fn source(instruction: &Instruction, first: u8) -> Option<Source> {
     }
 }
 
-/// The address of the memory operand.
+/// Returns the address of the memory operand.
 fn explicit(instruction: &Instruction) -> Option<Address> {
     let has_base = matches!(instruction.memory_segment(), Register::FS | Register::GS);
     if has_base {
@@ -160,7 +160,7 @@ fn address(
     Some(Address { base, index, displacement: i32::try_from(displacement.cast_signed()).ok()? })
 }
 
-/// What `instruction`, which writes RSP, adds to it.
+/// Returns the increment of RSP by `instruction`, which writes RSP.
 fn stack_increment(instruction: &Instruction) -> Option<i32> {
     let immediate = || i32::try_from(instruction.immediate(1).cast_signed()).ok();
     match instruction.code() {
@@ -184,7 +184,7 @@ fn stack_increment(instruction: &Instruction) -> Option<i32> {
     }
 }
 
-/// The number of the general register that `register` is a part of.
+/// Returns the number of the general register that contains `register`.
 fn general(register: Register) -> Option<u8> {
     register.is_gpr().then(|| register.full_register().number() as u8)
 }

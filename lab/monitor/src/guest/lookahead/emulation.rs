@@ -1,4 +1,4 @@
-//! The instructions that can be executed by hand.
+//! The instructions that the monitor can emulate.
 
 use crate::vmcb::exit_code;
 
@@ -17,7 +17,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Word => 2,
@@ -27,7 +27,7 @@ impl Size {
     }
 }
 
-/// An instruction that [`execute`](crate::guest::execute) can execute by hand.
+/// An instruction that [`execute`](crate::guest::execute) can emulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emulation {
     /// PUSHF, PUSHFD, PUSHFQ.

@@ -23,7 +23,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// A placeholder for an instruction that is not known.
+    /// A placeholder for an unknown instruction.
     pub(super) const NONE: Self = Self {
         rip: 0,
         address: 0,
@@ -37,12 +37,12 @@ impl Instruction {
         self.rip
     }
 
-    /// Returns the RIP of the instruction that follows it in memory.
+    /// Returns the RIP of the next instruction in memory.
     pub(super) const fn next_rip(&self) -> u64 {
         self.rip.wrapping_add(self.len() as u64)
     }
 
-    /// Returns the bytes of the instruction. If it is not [valid](Self::is_valid): the bytes that the decoder looked
+    /// Returns the bytes of the instruction; if it is not [valid](Self::is_valid), the bytes that the decoder looked
     /// at.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.classification.len)]
@@ -54,7 +54,7 @@ impl Instruction {
         self.classification.len
     }
 
-    /// Returns how the instruction is executed by hand, if it can be.
+    /// Returns the way to emulate the instruction, if there is one.
     pub const fn emulation(&self) -> Option<Emulation> {
         self.classification.emulation
     }
@@ -64,8 +64,8 @@ impl Instruction {
         self.shadow
     }
 
-    /// Returns whether this is a string instruction with a REP prefix. Single-step traps come between its iterations,
-    /// with RIP still at the instruction.
+    /// Returns whether this is a string instruction with a REP prefix. Single-step traps are raised between its
+    /// iterations, with RIP still at the instruction.
     pub const fn repeats(&self) -> bool {
         self.classification.repeats
     }
@@ -84,8 +84,8 @@ impl Instruction {
 
 /// Reads and classifies the next instruction.
 ///
-/// The bytes are read again each time, so that self-modifying code is seen; only the meaning of bytes is cached.
-/// Translations are cached too: see [`Tlb`] for when they must be dropped.
+/// The bytes are read again each time, so that self-modifying code is seen; only the classification of bytes is cached.
+/// Translations are cached too: see [`Tlb`] for the events that must flush them.
 pub struct Lookahead {
     pub(super) tlb: Tlb,
     cache: ClassificationCache,
@@ -98,7 +98,7 @@ impl Lookahead {
         Self { tlb: Tlb::new(), cache: ClassificationCache::new(), known: KnownStretches::new() }
     }
 
-    /// Returns the instruction at CS:RIP. The following page is read only if the instruction reaches into it.
+    /// Returns the instruction at CS:RIP. The following page is read only if the instruction extends into it.
     ///
     /// Errors: the fault of the fetch: `#PF`, or `#GP(0)` if RIP is not canonical or beyond the limit of CS.
     pub fn next<M: GuestMemory + ?Sized>(
@@ -144,7 +144,7 @@ impl Lookahead {
         Ok(Instruction { rip, address, bytes, classification: class, shadow })
     }
 
-    /// Drops cached translations: see [`Tlb`] for when.
+    /// Flushes cached translations: see [`Tlb`] for the events that require it.
     pub fn flush(&mut self) {
         self.tlb.flush();
     }

@@ -165,7 +165,7 @@ fn an_instruction_over_two_pages_is_read_from_both_frames() {
         machine.put(rip, &code[..first]);
         machine.put(0x4_0000, &code[first..]);
         let mut lookahead = Lookahead::new();
-        // The second time the class comes from the cache.
+        // The second time, the class comes from the cache.
         for _ in 0..2 {
             let found = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
             assert_eq!(found.bytes(), code, "{first}");
@@ -289,7 +289,7 @@ fn code_that_changes_itself_is_seen_anew() {
 
 #[test]
 fn what_is_no_instruction_says_so() {
-    // Opcodes that 64-bit mode does not have: SALC and the like, and PUSH ES.
+    // Opcodes that 64-bit mode lacks: SALC and the like, and PUSH ES.
     for bytes in [[0x06, 0x90], [0x0f, 0xff], [0xd6, 0x90]] {
         let mut machine = Machine::long();
         machine.put(at::CODE, &bytes);

@@ -15,7 +15,7 @@ pub enum AccessKind {
     Execute,
 }
 
-/// The privilege that an access is made with.
+/// The privilege of an access.
 ///
 /// Source: SDM vol. 3, Paging, "Access Rights".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub struct Access {
 }
 
 impl Access {
-    /// An access by the current instruction, with the rights of the current privilege level.
+    /// Returns an access by the current instruction, with the rights of the current privilege level.
     pub const fn at_cpl(cpu: &Cpu, kind: AccessKind) -> Self {
         let privilege = if cpu.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
         Self { kind, privilege }
     }
 
-    /// An access to a descriptor table or a TSS.
+    /// Returns an access to a descriptor table or a TSS.
     pub const fn implicit(kind: AccessKind) -> Self {
         Self { kind, privilege: Privilege::Implicit }
     }
@@ -57,7 +57,7 @@ pub struct Mapped {
     pub physical: u64,
     /// The page tables also allow user-mode accesses.
     pub user: bool,
-    /// All entries on the way were already marked as accessed, and for a write the last one as dirty.
+    /// All entries of the walk were already marked as accessed, and for a write the last one as dirty.
     pub marked: bool,
     /// Number of address bits within the page.
     pub page_bits: u32,
@@ -80,8 +80,8 @@ pub fn translate<M: GuestMemory + ?Sized>(
 /// Walks the guest's page tables for `linear`.
 ///
 /// Sets accessed and dirty flags as the processor does, but only on success. Without paging the result is `linear`
-/// itself. Bits above the linear address width are not checked: use [`Cpu::is_canonical`] for that. A table where there
-/// is no memory reads as all ones, so its reserved bits are set.
+/// itself. Bits above the linear address width are not checked: use [`Cpu::is_canonical`] for that. A table at an
+/// address without memory reads as all ones, so its reserved bits are set.
 ///
 /// Errors: the page fault.
 ///
@@ -109,11 +109,11 @@ pub fn walk<M: GuestMemory + ?Sized>(
 
 /// A few translations of instruction fetches, cached between steps.
 ///
-/// It holds what the processor's own TLB may hold, and must be [flushed](Tlb::flush) whenever the processor's TLB is:
-/// on INVLPG, INVPCID, MOV to CR3 and CR4, MOV to CR0, WRMSR of IA32_EFER, and after any period of execution in which
-/// these were not intercepted. It notices writes of CR0, CR3, CR4 and EFER, and changes of the privilege level, by
-/// itself. A guest that changes a mapping in place without INVLPG gets the old mapping until then, as the manual allows
-/// for a processor.
+/// It holds only translations that the processor's own TLB may hold, and must be [flushed](Tlb::flush) whenever that
+/// TLB is: on INVLPG, INVPCID, MOV to CR3 and CR4, MOV to CR0, WRMSR of IA32_EFER, and after any period of execution in
+/// which these were not intercepted. The cache detects writes of CR0, CR3, CR4 and EFER, and changes of the privilege
+/// level, by itself. If a guest changes a mapping in place without INVLPG, the stale mapping is used until then, as the
+/// manual allows for a processor.
 #[derive(Clone, Debug)]
 pub struct Tlb {
     context: [u64; 4],
@@ -123,12 +123,12 @@ pub struct Tlb {
 impl Tlb {
     const ENTRIES: usize = 16;
 
-    /// An empty TLB.
+    /// Returns an empty TLB.
     pub const fn new() -> Self {
         Self { context: [0; 4], entries: [None; Self::ENTRIES] }
     }
 
-    /// Drops all translations.
+    /// Flushes all translations.
     pub fn flush(&mut self) {
         self.entries = [None; Self::ENTRIES];
     }
@@ -186,7 +186,7 @@ mod entry {
     pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 }
 
-/// The entries that a walk went through. They are marked if the walk succeeds.
+/// The entries of a walk. They are marked if the walk succeeds.
 struct PageWalk {
     entries: [(u64, u64); 5],
     len: usize,
@@ -206,7 +206,7 @@ impl PageWalk {
     /// format. Returns `false` if an entry has changed since it was read.
     fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> bool {
         for (address, value, flags) in self.unmarked(kind) {
-            // A write where there is no memory is lost.
+            // A write to an address without memory is lost.
             if memory.replace(address, value as u8, (value | flags) as u8) == Some(false) {
                 return false;
             }
@@ -299,7 +299,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
         }
         table = value & entry::ADDRESS;
     }
-    // Not reached: the last round has level 1, which is always a leaf.
+    // Unreachable: the last iteration has level 1, which is always a leaf.
     Err(fault(cpu, linear, access, 0))
 }
 

@@ -235,7 +235,7 @@ fn large_pages_of_every_format() {
         (pae, 0, wide(&[(0x5000, 0x3001), (0x3000, 1 << 52 | 0x60_0087)]), 0x12_3456, Err(9)),
         (pae, 0, wide(&[(0x5000, 0)]), PAGE, Err(0)),
         (pae, 0, wide(&[(0x5018, 0x3001)]), 0xc000_0000 + PAGE, Ok(PAGE)),
-        // 32-bit paging: 4 KiB pages, 4 MiB pages with PSE-36; without PSE the flag means nothing.
+        // 32-bit paging: 4 KiB pages, 4 MiB pages with PSE-36; without PSE the flag is ignored.
         (0, 0, narrow(&[(0x5000, 0xa007), (0xa0c0, 0x3_0007)]), PAGE + 5, Ok(PAGE + 5)),
         (0, 0, narrow(&[(0x5000, 0xa087), (0xa0c0, 0x3_0007)]), PAGE + 5, Ok(PAGE + 5)),
         (cr4::PSE, 0, narrow(&[(0x5004, 0x0080_0087)]), 0x71_2345, Ok(0xb1_2345)),

@@ -1,13 +1,13 @@
-//! The performance counters: those for general purposes, which here count instructions, branches and time, and with
+//! The performance counters: the general-purpose counters, which here count instructions, branches and time, and with
 //! them the fixed-function counters.
 //!
-//! Counters with CMASK, INV or E set count conditions over cycles: they stand still here, as do counters of events that
-//! no profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not
-//! counted, except those that an instruction makes: INT n, INT3, INTO, INT1.
+//! Counters with CMASK, INV or E set count conditions over cycles: they do not count here, nor do counters of events
+//! that no profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are
+//! not counted, except those that an instruction raises: INT n, INT3, INTO, INT1.
 //!
 //! A counter of time at all privilege levels that is not sampled and far from its overflow does not need to see each
-//! instruction: [`IntelCounters::pass_time`] counts what passed meanwhile. When it overflows then, the interrupt comes
-//! late.
+//! instruction: [`IntelCounters::pass_time`] counts the time that passed meanwhile. If it overflows then, the interrupt
+//! is late.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
 //! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
@@ -26,15 +26,15 @@ use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 /// The largest number of general-purpose counters in any profile.
 pub(crate) const MAX_COUNTERS: usize = 8;
 
-/// From how many events before its overflow a counter of time is read instead of stepped. An overflow is noticed some
-/// milliseconds late then; sampling by time has periods of some hundred thousand clocks.
+/// Distance from its overflow at which a counter of time is read instead of stepped. Such an overflow is noticed some
+/// milliseconds late; sampling by time has periods of some hundred thousand clocks.
 const FAR: u64 = 1 << 26;
 
 #[derive(Debug)]
 pub(crate) struct IntelCounters {
     profile: &'static IntelProfile,
     count: usize,
-    /// The bits that a counter has.
+    /// The bits of a counter.
     mask: u64,
     full_width: bool,
     events: &'static [IntelEvent],
@@ -44,7 +44,7 @@ pub(crate) struct IntelCounters {
     clocks: Clocks,
     /// The issue slots of a core clock.
     slots: u64,
-    /// Counters that count something if IA32_PERF_GLOBAL_CTRL enables them; this and the next ones are bits as in that
+    /// Counters that count events if IA32_PERF_GLOBAL_CTRL enables them; this and the next ones are bits as in that
     /// register.
     counting: u64,
     /// Counters that count time at all privilege levels.
@@ -86,12 +86,12 @@ impl IntelCounters {
         }
     }
 
-    /// Whether the registers are needed for a record at the next event.
+    /// Returns whether the registers are needed for a record at the next event.
     pub(crate) fn wants_registers(&self) -> bool {
         self.sampler.is_armed()
     }
 
-    /// Returns their bits of IA32_PERF_GLOBAL_INUSE.
+    /// Returns the counters' bits of IA32_PERF_GLOBAL_INUSE.
     pub(crate) fn in_use(&self) -> u64 {
         let used = |index: &usize| self.select[*index] & evtsel::EVENT != 0;
         let bits = (0..self.count).filter(used).fold(self.fixed.counting(), |bits, index| bits | 1 << index);
@@ -100,8 +100,8 @@ impl IntelCounters {
         bits | if pmi { PMI_IN_USE } else { 0 }
     }
 
-    /// How many instructions retire at least before one that may be sampled; 0 if the next one may be. An instruction
-    /// counts once at most.
+    /// Returns the minimum number of instructions before one that may be sampled; 0 if the next one may be. An
+    /// instruction counts at most once.
     pub(crate) fn instructions_until_sample(&self, shared: &SharedState) -> u64 {
         if self.sampler.is_armed() {
             return 0;
@@ -126,8 +126,8 @@ impl IntelCounters {
         (self.mask - self.value[index]).saturating_add(1)
     }
 
-    /// If `msr` selects an event that is not modelled, for a counter that is enabled: its event select, unit mask,
-    /// CMASK, INV and E.
+    /// Returns the event select, unit mask, CMASK, INV and E if `msr` selects an event that is not modelled, for an
+    /// enabled counter.
     pub(crate) fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
         const EVENT: u64 = 0xffff | evtsel::CMASK | evtsel::INV | evtsel::EDGE;
         let Some(CounterRegister::Select(index)) = self.register(msr) else { return None };
@@ -135,18 +135,18 @@ impl IntelCounters {
         (select & evtsel::EN != 0 && self.event(index).is_none()).then_some(select & EVENT)
     }
 
-    /// Returns whether a counter counts, each instruction or time.
+    /// Returns whether a counter counts instructions or time.
     pub(crate) fn is_counting(&self, shared: &SharedState) -> bool {
         shared.perfmon.enabled_counters() & self.counting != 0
     }
 
-    /// Begins to count time at this time.
+    /// Starts to count time at this time.
     pub(crate) fn begin_time(&mut self, tsc: u64, shared: &SharedState) {
         self.clocks.begin(tsc, shared);
     }
 
     /// Counts the time since [`Self::begin_time`], in which no instruction needed to be seen. Returns whether a counter
-    /// has overflowed that interrupts.
+    /// that interrupts has overflowed.
     pub(crate) fn pass_time(&mut self, tsc: u64, bus: &mut Bus) -> bool {
         let time = self.clocks.pass(tsc, bus.shared);
         let enabled = bus.shared.perfmon.enabled_counters() & self.counting & self.timed;
@@ -155,7 +155,7 @@ impl IntelCounters {
         self.overflow(counted, bus)
     }
 
-    /// Sets the registers as they are after the instruction that retires next.
+    /// Sets the registers after the instruction that retires next.
     pub(crate) fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
         self.sampler.set_registers(registers, xmm);
     }
@@ -183,7 +183,7 @@ impl IntelCounters {
         }
     }
 
-    /// The bits that are reserved in IA32_PERFEVTSELx; AnyThread exists from version 3 on, until it is deprecated.
+    /// Returns the reserved bits of IA32_PERFEVTSELx; AnyThread exists from version 3 on, until it is deprecated.
     fn select_reserved(&self) -> u64 {
         let deprecated = self.profile.counters.as_ref().is_some_and(|it| it.any_thread_deprecated);
         let has_any_thread = self.profile.perfmon_version >= 3 && !deprecated;
@@ -192,13 +192,13 @@ impl IntelCounters {
         evtsel::RESERVED & !adaptive | any_thread
     }
 
-    /// Counters whose records are adaptive.
+    /// Returns the counters whose records are adaptive.
     fn adaptive(&self) -> u64 {
         let is = |index: &usize| self.select[*index] & evtsel::ADAPTIVE_RECORD != 0;
         (0..self.count).filter(is).fold(self.fixed.adaptive(), |counters, index| counters | 1 << index)
     }
 
-    /// Finds what counts, after a register has changed.
+    /// Updates the sets of active counters after a change of a register.
     fn update(&mut self) {
         (self.counting, self.timed) = (self.fixed.counting(), self.fixed.clocks());
         self.far = self.fixed.far_from_overflow(FAR);
@@ -212,7 +212,7 @@ impl IntelCounters {
         }
     }
 
-    /// The event that a counter counts, if its event select enables it.
+    /// Returns the event of a counter, if its event select enables it.
     fn event(&self, index: usize) -> Option<&'static IntelEvent> {
         let select = self.select[index];
         let plain = select & (evtsel::CMASK | evtsel::INV | evtsel::EDGE) == 0;
@@ -232,7 +232,7 @@ impl IntelCounters {
         if counted.events | counted.overflows == 0 {
             return;
         }
-        // A counter that overflowed before samples this event; a counter that overflows now will sample its next event.
+        // A counter that overflowed earlier samples this event; one that overflows now will sample its next event.
         let adaptive = self.adaptive();
         let resets = self.sampler.sample(counted.events, adaptive, retired, bus);
         for (counter, reset) in resets.into_iter().enumerate() {
@@ -246,8 +246,8 @@ impl IntelCounters {
         self.overflow(counted, bus);
     }
 
-    /// Counts an instruction and the time before it in the `enabled` counters. The events that are returned are those
-    /// that can be sampled.
+    /// Counts an instruction and the time before it in the `enabled` counters. The returned events are those that can
+    /// be sampled.
     fn count_events(
         &mut self,
         instructions: u64,
@@ -299,7 +299,7 @@ impl IntelCounters {
 /// IA32_PERF_GLOBAL_INUSE.PMI_InUse.
 const PMI_IN_USE: u64 = 1 << 63;
 
-/// Whether an instruction counts as an event of this kind.
+/// Returns true if an instruction counts as an event of this kind.
 fn occurs(what: CountedEvent, info: &InstructionInfo) -> bool {
     let kind = info.decoded.kind;
     match what {
@@ -383,7 +383,7 @@ impl TracingUnit for IntelCounters {
         }
     }
 
-    /// INT n and its kin are instructions, which retire; no other delivery is counted.
+    /// Counts INT n and its kin, which are instructions and retire; no other delivery is counted.
     fn deliver(&mut self, delivery: &Delivery, _: &TakenBranch, bus: &mut Bus) {
         if delivery.kind != DeliveryKind::SoftwareInterrupt {
             return;

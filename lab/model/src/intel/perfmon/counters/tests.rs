@@ -18,7 +18,7 @@ fn machine(profile: &str) -> Machine {
     Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
 
-/// One of each: an instruction, conditional branches not taken and taken, a call, a return, a jump, a system call.
+/// Executes an instruction, conditional branches not taken and taken, a call, a return, a jump, a system call.
 fn workload(m: &mut Machine) {
     m.at.ip = 0x1000;
     m.next(NOP);
@@ -30,10 +30,10 @@ fn workload(m: &mut Machine) {
     m.far(SYSCALL, m.kernel(0x5000));
 }
 
-/// "Pre-defined Architectural Performance Events", and each microarchitecture's own events.
+/// Checks "Pre-defined Architectural Performance Events", and each microarchitecture's own events.
 #[test]
 fn events_count_what_they_name() {
-    // Profile, event and unit mask, how many instructions of the workload count.
+    // Profile, event and unit mask, number of counted instructions of the workload.
     let rows: [(&str, u64, u64); 20] = [
         ("core2", 0x00c0, 7),
         ("core2", 0x00c4, 6),
@@ -83,7 +83,7 @@ fn software_interrupts_are_instructions_and_far_branches() {
             m.deliver(kind, 0x20, m.kernel(0x2000), None);
         }
         assert_eq!(m.read(PMC0 + 1), count, "{event:#x}");
-        // It counts at the privilege level at which it is executed.
+        // INT n counts at the privilege level at which it is executed.
         m.at = m.user(0x3000);
         m.write(SELECT0 + 1, event | OS | EN);
         m.deliver(DeliveryKind::SoftwareInterrupt, 0x80, m.kernel(0x2000), None);
@@ -119,7 +119,7 @@ fn a_counter_counts_where_it_is_enabled() {
     }
 }
 
-/// "Full-Width Writes to Performance Counter Registers"; the width is CPUID.0AH:EAX[23:16].
+/// Checks "Full-Width Writes to Performance Counter Registers"; the width is CPUID.0AH:EAX[23:16].
 #[test]
 fn writes_extend_the_sign_of_32_bits() {
     let rows: [(&str, u32, u64, Option<u64>); 9] = [
@@ -187,7 +187,7 @@ fn an_overflow_shows_and_raises_a_pmi_where_it_is_asked_to() {
     }
 }
 
-/// The table "Legacy and Streamlined Operation with Freeze_Perfmon_On_PMI = 1, Counter Overflowed".
+/// Checks the table "Legacy and Streamlined Operation with Freeze_Perfmon_On_PMI = 1, Counter Overflowed".
 #[test]
 fn a_pmi_freezes_the_counters() {
     for (profile, ctrl, status) in [("core2", 0, 1), ("nehalem", 0, 1), ("skylake", 0xf, 1 | 1 << 59)] {
@@ -209,7 +209,7 @@ fn a_pmi_freezes_the_counters() {
     }
 }
 
-/// "ToPA PMI": the freeze bits apply to it as to other PMIs.
+/// Checks "ToPA PMI": the freeze bits apply to it as to other PMIs.
 #[test]
 fn a_topa_pmi_freezes_too() {
     let mut m = machine("skylake");

@@ -18,7 +18,7 @@ const INSTRUCTIONS: usize = 0;
 #[derive(Debug)]
 pub(super) struct FixedCounters {
     count: usize,
-    /// The bits that a counter has.
+    /// The bits of a counter.
     mask: u64,
     /// The bits of IA32_FIXED_CTR_CTRL that exist.
     controls: u64,
@@ -37,11 +37,11 @@ pub(super) enum FixedRegister {
 /// Counters, a bit each as in the IA32_PERF_GLOBAL registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
-    /// Those that counted something.
+    /// The counters that counted something.
     pub(super) events: u64,
-    /// Those that overflowed.
+    /// The counters that overflowed.
     pub(super) overflows: u64,
-    /// Those whose overflow interrupts.
+    /// The counters whose overflow interrupts.
     pub(super) interrupts: u64,
 }
 
@@ -77,7 +77,7 @@ impl FixedCounters {
         }
     }
 
-    /// Returns which counter's register `number` is, if the first counter's is `first`.
+    /// Returns the counter whose register `number` is, if the first counter's is `first`.
     pub(super) fn index(&self, first: u32, number: u32) -> Option<usize> {
         number.checked_sub(first).map(|index| index as usize).filter(|index| *index < self.count)
     }
@@ -89,7 +89,7 @@ impl FixedCounters {
         }
     }
 
-    /// The bits of a value beyond the counter's width are reserved.
+    /// Writes a register. The bits of a value beyond the counter's width are reserved.
     pub(super) fn write(&mut self, register: FixedRegister, value: u64) -> Result<(), GeneralProtection> {
         match register {
             FixedRegister::Control if value & !self.controls == 0 => self.control = value,
@@ -104,23 +104,23 @@ impl FixedCounters {
         self.value[index] = value & self.mask;
     }
 
-    /// The four bits that control a counter, and bit 32 for its records.
+    /// Returns the four bits that control a counter, and bit 32 for its records.
     fn control_of(&self, index: usize) -> u64 {
         self.control >> (fixed::BITS * index as u32)
     }
 
-    /// The counters that have all of these control bits.
+    /// Returns the counters that have all of these control bits.
     fn with(&self, bits: u64) -> u64 {
         let has = |index: &usize| self.control_of(*index) & bits == bits;
         (0..self.count).filter(has).fold(0, |counters, index| counters | bit_of(index))
     }
 
-    /// The counters that count at some privilege level if IA32_PERF_GLOBAL_CTRL enables them.
+    /// Returns the counters that count at some privilege level if IA32_PERF_GLOBAL_CTRL enables them.
     pub(super) fn counting(&self) -> u64 {
         self.with(fixed::OS) | self.with(fixed::USR)
     }
 
-    /// The counters that count time at all privilege levels.
+    /// Returns the counters that count time at all privilege levels.
     pub(super) fn clocks(&self) -> u64 {
         self.with(fixed::OS | fixed::USR) & !bit_of(INSTRUCTIONS)
     }
@@ -130,12 +130,12 @@ impl FixedCounters {
         self.with(fixed::PMI) != 0
     }
 
-    /// The counters whose records are adaptive.
+    /// Returns the counters whose records are adaptive.
     pub(super) fn adaptive(&self) -> u64 {
         self.with(fixed::ADAPTIVE_RECORD)
     }
 
-    /// The counters that overflow after at least `events` events.
+    /// Returns the counters that overflow after at least `events` events.
     pub(super) fn far_from_overflow(&self, events: u64) -> u64 {
         let is_far = |index: &usize| self.until_overflow(*index) >= events;
         (0..self.count).filter(is_far).fold(0, |counters, index| counters | bit_of(index))
@@ -145,7 +145,7 @@ impl FixedCounters {
         (self.mask - self.value[index]).saturating_add(1)
     }
 
-    /// Returns how many instructions retire at least until one of `counters` overflows.
+    /// Returns the minimum number of instructions before one of `counters` overflows.
     pub(super) fn instructions_until_overflow(&self, counters: u64) -> u64 {
         let of = |index: usize| if index == INSTRUCTIONS { self.until_overflow(index) } else { 0 };
         (0..self.count).filter(|index| counters & bit_of(*index) != 0).map(of).min().unwrap_or(u64::MAX)

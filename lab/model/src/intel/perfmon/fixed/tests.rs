@@ -13,13 +13,13 @@ const GLOBAL_CTRL: u32 = 0x38f;
 const ALL_THREE: u64 = 7 << 32;
 const HLT: &[u8] = &[0xf4];
 
-/// The core's clock is half as fast again as the TSC's.
+/// Returns a machine whose core clock is half as fast again as its TSC.
 fn machine(profile: &str) -> Machine {
     let settings = IntelSettings { pmi_skid: 0, core_ratio: Some(45), ..IntelSettings::default() };
     Machine::new(profile, settings)
 }
 
-/// Skylake, whose TSC counts 30 times the bus clock, with all three counters enabled.
+/// Returns a Skylake, whose TSC counts 30 times the bus clock, with all three counters enabled.
 fn counting() -> Machine {
     let mut m = machine("skylake");
     m.write(CONTROL, 0x333);
@@ -134,10 +134,10 @@ fn slots_are_those_of_the_core_clocks() {
     }
 }
 
-/// A counter of time steps nothing unless it is sampled, filtered by level, or near its overflow.
+/// Checks that a counter of time steps nothing unless it is sampled, filtered by level, or near its overflow.
 #[test]
 fn a_counter_of_time_is_read_where_that_is_enough() {
-    // Control, the counter's value, IA32_PEBS_ENABLE; whether each instruction must be seen.
+    // Control, the counter's value, IA32_PEBS_ENABLE; `true` if each instruction must be seen.
     let far = (1 << 48) - (1 << 26);
     let rows = [
         (0xb0, 0, 0, false),
@@ -208,7 +208,7 @@ fn writes_of_what_does_not_exist_fault() {
     }
 }
 
-/// SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" and "Version 3".
+/// Checks SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" and "Version 3".
 #[test]
 fn each_bit_of_the_control_register_is_there_or_faults() {
     for (profile, legal) in [

@@ -11,10 +11,10 @@ use crate::intel::registers::{ctl, msr};
 use crate::intel::unit::{Bus, TracingUnit};
 use crate::{CpuidResult, GeneralProtection, PhysMemory, Retired};
 
-/// What software has set up of the XSAVE feature set, as far as Intel PT is concerned.
+/// The software's setup of the XSAVE feature set, for Intel PT.
 #[derive(Debug, Default)]
 pub(super) struct ExtendedState {
-    /// Whether the processor enumerates state component 8.
+    /// The processor enumerates state component 8.
     manages_pt: bool,
     /// IA32_XSS.
     xss: u64,
@@ -36,7 +36,7 @@ const REGISTERS: [u32; 9] = [
     msr::IA32_RTIT_ADDR0_A + 2,
     msr::IA32_RTIT_ADDR0_A + 3,
 ];
-/// The bytes that CPUID.0DH.8:EAX demands for the component; those after the registers are reserved.
+/// The bytes that CPUID.0DH.8:EAX requires for the component; those after the registers are reserved.
 const COMPONENT: usize = 128;
 /// The offset of the header in an XSAVE area, and of the bytes in it that must be 0.
 const HEADER: usize = 512;
@@ -45,7 +45,7 @@ const RESERVED: core::ops::Range<usize> = HEADER + 16..EXTENDED;
 const EXTENDED: usize = 576;
 
 impl ExtendedState {
-    /// Adds what is enumerated of the feature set: XSAVES, the component among those of IA32_XSS, and its size.
+    /// Adds the enumeration of the feature set: XSAVES, the component among those of IA32_XSS, and its size.
     pub(super) fn cpuid(&self, leaf: u32, subleaf: u32, answer: CpuidResult) -> CpuidResult {
         if !self.manages_pt {
             return answer;
@@ -86,17 +86,17 @@ impl IntelProcessor {
         self
     }
 
-    /// Executes the part of XSAVES that concerns PT state, into these bytes of an XSAVE area, which are at least 704:
-    /// `mask` is EDX:EAX, and `at` the instruction. Bits of `mask` for other components are ignored.
+    /// Executes the PT part of XSAVES, into these bytes of an XSAVE area, at least 704: `mask` is EDX:EAX, and `at` the
+    /// instruction. Bits of `mask` for other components are ignored.
     ///
-    /// It saves the registers even if it could leave that out because they have not changed since an XRSTORS.
+    /// It always saves the registers, although it could skip those that have not changed since an XRSTORS.
     pub fn xsaves(&mut self, area: &mut [u8], mask: u64, at: &Retired, mem: &mut dyn PhysMemory) {
         let requested = mask & self.extended_state.xss;
         let stepped = self.units_on();
         let mut saved = [0; REGISTERS.len()];
         if requested & PT != 0 {
             saved[0] = self.pt_register(REGISTERS[0]);
-            // Only after that do the output registers say how far the trace came.
+            // Only after that do the output registers hold the end of the trace.
             let off = saved[0] & !ctl::TRACE_EN;
             let bus = &mut Bus { mem, shared: &mut self.shared };
             self.pt.write_msr(msr::IA32_RTIT_CTL, off, at, bus).expect("clearing TraceEn is legal");
@@ -116,11 +116,11 @@ impl IntelProcessor {
         }
     }
 
-    /// Executes the part of XRSTORS that concerns PT state, as [`IntelProcessor::xsaves`] does for XSAVES.
+    /// Executes the PT part of XRSTORS, as [`IntelProcessor::xsaves`] does for XSAVES.
     ///
     /// # Errors
     ///
-    /// It raises #GP: TraceEn is set, the header is not legal, or a register does not take its value. Registers before
+    /// XRSTORS raises #GP if TraceEn is set, the header is not legal, or a register rejects its value. Registers before
     /// that one have been loaded, and IA32_RTIT_CTL has not.
     pub fn xrstors(
         &mut self,

@@ -73,7 +73,7 @@ fn the_registers_are_saved_in_the_manuals_order_and_the_trace_ends() {
     assert_eq!(machine.read(CTL), ALL - 1, "TraceEn is clear");
     let registers = [CTL, BASE, MASK_PTRS, STATUS, 0x572, 0x580, 0x581, 0x582, 0x583];
     for (n, register) in registers.into_iter().enumerate() {
-        // IA32_RTIT_CTL is saved as it was.
+        // IA32_RTIT_CTL is saved with its value before XSAVES.
         let traced = u64::from(register == CTL);
         assert_eq!(field(&area, 576 + 8 * n), machine.read(register) | traced, "{register:#x}");
     }
@@ -127,7 +127,7 @@ fn a_component_that_is_not_enabled_is_left_alone() {
     assert!(area[576..].iter().all(|&byte| byte == 0x77), "nothing is saved");
     assert_eq!(machine.read(CTL), ALL, "it goes on");
     assert_eq!(restore(&mut machine, &area), Ok(()), "there is nothing to restore");
-    // An area that has the component is refused.
+    // An area that already has the component is refused.
     set(&mut area, 520, 1 << 63 | PT);
     assert_eq!(restore(&mut machine, &area), Err(GeneralProtection));
 }
@@ -138,7 +138,7 @@ fn what_xrstors_refuses_leaves_the_trace_as_it_was() {
     machine.start(ALL);
     let mut good = area();
     save(&mut machine, &mut good);
-    // (what is wrong, offset in the area, value there)
+    // (fault, offset in the area, value there)
     let table = [
         ("the standard format", 520, PT),
         ("a component that the format does not have", 512, PT | 1 << 2),
@@ -155,7 +155,7 @@ fn what_xrstors_refuses_leaves_the_trace_as_it_was() {
         assert_eq!(machine.read(CTL), ALL - 1, "{what}");
     }
     assert_eq!(restore(&mut machine, &good), Ok(()));
-    // While TraceEn is set nothing is restored, the same values neither.
+    // While TraceEn is set nothing is restored, not even the same values.
     assert_eq!(restore(&mut machine, &good), Err(GeneralProtection));
     assert_eq!(machine.read(CTL), ALL);
 }

@@ -1,4 +1,4 @@
-//! VM entries and VM exits, as far as Intel PT and IA32_DEBUGCTL are concerned.
+//! The effects of VM entries and VM exits on Intel PT and IA32_DEBUGCTL.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "VMX-Specific Packets and VMCS Controls", "Guest-Only Tracing", "Packet
 //! Generation under Different Enable Conditions" (VM entry, VM exit); VM Entries, "Checks on VMX Controls"; VM Exits,
@@ -18,13 +18,13 @@ pub(super) const PT_IN_VMX: u64 = 1 << 14;
 /// A VM entry or a VM exit.
 #[derive(Clone, Copy, Debug)]
 pub struct VmxTransition {
-    /// The state before it. `ip` is the address of the next instruction that would execute.
+    /// The state before the transition. `ip` is the address of the next instruction that would execute.
     pub before: Context,
-    /// The state after it.
+    /// The state after the transition.
     pub after: Context,
     /// The time-stamp counter.
     pub tsc: u64,
-    /// What IA32_RTIT_CTL is loaded with: by an MSR-load list, by the VM-entry control "load IA32_RTIT_CTL", or 0 by
+    /// The value loaded into IA32_RTIT_CTL: by an MSR-load list, by the VM-entry control "load IA32_RTIT_CTL", or 0 by
     /// the VM-exit control "clear IA32_RTIT_CTL".
     pub rtit_ctl: Option<u64>,
     /// The control "conceal VMX from PT": no PIP shows the transition.
@@ -41,8 +41,8 @@ pub(super) const fn with_vmx(leaf: u32, answer: CpuidResult) -> CpuidResult {
 
 impl IntelProcessor {
     /// Makes the processor enumerate VMX, with Intel PT in VMX operation. The caller then reports VM entries and VM
-    /// exits by the methods below; other units than Intel PT take no notice of them, but a VM exit ends what
-    /// IA32_DEBUGCTL had turned on.
+    /// exits by the methods below; other units than Intel PT ignore them, except that a VM exit clears IA32_DEBUGCTL
+    /// and so stops its functions.
     #[must_use]
     pub fn with_vmx(mut self) -> Self {
         self.vmx = true;
@@ -53,7 +53,7 @@ impl IntelProcessor {
     ///
     /// # Errors
     ///
-    /// It fails: it would load IA32_RTIT_CTL while TraceEn is set, or the register does not take the value.
+    /// If the VM entry fails: it would load IA32_RTIT_CTL while TraceEn is set, or the register rejects the value.
     pub fn vm_entry(
         &mut self,
         entry: &VmxTransition,
@@ -69,7 +69,7 @@ impl IntelProcessor {
     ///
     /// # Errors
     ///
-    /// IA32_RTIT_CTL does not take the value.
+    /// If IA32_RTIT_CTL rejects the value.
     pub fn vm_exit(
         &mut self,
         exit: &VmxTransition,

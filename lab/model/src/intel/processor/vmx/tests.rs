@@ -1,4 +1,4 @@
-//! What of VM entries and VM exits is in a trace.
+//! The packets of VM entries and VM exits.
 
 use super::VmxTransition;
 use crate::intel::tests::machine::{ALL, BASE, CTL, JMP_RAX, MASK_PTRS, MOV_CR3, Machine, RANGE};
@@ -83,7 +83,7 @@ fn a_trace_of_the_guest_alone_begins_and_ends_with_it() {
     let trace = packets(&mut machine);
     assert!(trace.starts_with("PSB; ") && trace.contains("PIP 9000 nr; "), "{trace}");
     assert!(trace.ends_with("TIP.PGE 100000; TIP 101000; FUP 101000; TIP.PGD -"), "{trace}");
-    // The next PSB+ of the host says that it is the host's.
+    // The next PSB+ of the host identifies the host.
     machine.write(0x571, 0);
     machine.write(MASK_PTRS, 0xffff);
     machine.start(ALL);

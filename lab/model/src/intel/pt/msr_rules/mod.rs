@@ -25,7 +25,7 @@ pub(crate) fn check_ctl(profile: &IntelProfile, old: u64, new: u64) -> Result<()
     if refused { Err(GeneralProtection) } else { Ok(()) }
 }
 
-/// The bits of IA32_RTIT_CTL that are not reserved. The encodings of fields are checked separately.
+/// Returns the bits of IA32_RTIT_CTL that are not reserved. The encodings of fields are checked separately.
 fn writable_ctl(profile: &IntelProfile) -> u64 {
     let always = ctl::TRACE_EN | ctl::OS | ctl::USER | ctl::TSC_EN | ctl::DIS_RETC | ctl::BRANCH_EN;
     let addr_cfg = 0xffff << 32;
@@ -51,7 +51,7 @@ fn writable_ctl(profile: &IntelProfile) -> u64 {
     writable
 }
 
-/// Whether CPUID enumerates the encoding. A part that lacks the field enumerates none, and 0 is always legal.
+/// Returns true if CPUID enumerates the encoding. A part without the field enumerates none, and 0 is always legal.
 fn encoding_allowed(enumerated: u16, encoding: u32) -> bool {
     encoding == 0 || enumerated >> encoding & 1 != 0
 }

@@ -6,12 +6,12 @@ fn profile(name: &str) -> &'static IntelProfile {
     IntelProfile::by_name(name).expect(name)
 }
 
-/// A legal value to start from: TraceEn, OS, BranchEn, ToPA.
+/// A legal value as the base of the others: TraceEn, OS, BranchEn, ToPA.
 const BASE: u64 = 0x2105;
 
 #[test]
 fn ctl_accepts_each_bit_only_with_its_capability() {
-    // Bit, and whether broadwell, skylake, icelake and sapphire-rapids have it. TraceEn is clear.
+    // Bit; `true` if broadwell, skylake, icelake and sapphire-rapids have it. TraceEn is clear.
     let rows: [(u32, [bool; 4]); 64] = {
         const N: [bool; 4] = [false; 4];
         const ALL: [bool; 4] = [true; 4];
@@ -56,7 +56,7 @@ fn ctl_accepts_each_bit_only_with_its_capability() {
 fn ctl_rules() {
     // Profile, old value, new value, legal.
     let rows: [(&str, u64, u64, bool); 43] = [
-        // Enabling needs an output scheme that exists.
+        // Enabling needs an existing output scheme.
         ("skylake", 0, BASE, true),
         ("skylake", 0, 0x2005, true),
         ("broadwell", 0, BASE, true),

@@ -14,7 +14,7 @@ use topa::Topa;
 /// The result of writing bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutputResult {
-    /// How many bytes left the internal buffer.
+    /// Number of bytes that left the internal buffer.
     pub(crate) count: usize,
     /// A region with INT was filled.
     pub(crate) int: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Output {
     scheme: OutputScheme,
     base: u64,
     mask_ptrs: u64,
-    /// The base and pointers that RDMSR shows while TraceEn is set: those before the last write.
+    /// The base and pointers that RDMSR returns while TraceEn is set: those before the last write.
     stale: (u64, u64),
     range: Option<SingleRange>,
     topa: Topa,
@@ -57,7 +57,7 @@ impl Output {
         }
     }
 
-    /// Returns IA32_RTIT_OUTPUT_BASE as RDMSR shows it.
+    /// Returns IA32_RTIT_OUTPUT_BASE as RDMSR does.
     pub(crate) fn base(&self) -> u64 {
         if self.scheme == OutputScheme::Off { self.base } else { self.stale.0 }
     }
@@ -66,7 +66,7 @@ impl Output {
         self.base = value;
     }
 
-    /// Returns IA32_RTIT_OUTPUT_MASK_PTRS as RDMSR shows it.
+    /// Returns IA32_RTIT_OUTPUT_MASK_PTRS as RDMSR does.
     pub(crate) fn mask_ptrs(&self) -> u64 {
         if self.scheme == OutputScheme::Off { self.mask_ptrs } else { self.stale.1 }
     }
@@ -90,7 +90,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes bytes from the front of `bytes`, up to the first point at which something must be reported.
+    /// Writes bytes from the front of `bytes`, up to the first event that must be reported.
     pub(crate) fn write(
         &mut self,
         bytes: &[u8],
@@ -115,7 +115,7 @@ impl Output {
         }
     }
 
-    /// Ends output: TraceEn was cleared, and the MSRs get their final values.
+    /// Ends output when TraceEn was cleared, and sets the MSRs to their final values.
     pub(crate) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         (self.base, self.mask_ptrs) = self.pointers();
         if self.scheme == OutputScheme::Topa {

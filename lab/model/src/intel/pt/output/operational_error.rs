@@ -1,6 +1,6 @@
-//! Why output ends with an operational error.
+//! The reasons for operational errors of the output.
 
-/// Why IA32_RTIT_STATUS.Error was set. Hardware does not report the reason; it is here for tests.
+/// The reason for which IA32_RTIT_STATUS.Error was set. Hardware does not report the reason; it is here for tests.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Single-Range Output Errors" and "ToPA Errors".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum OperationalError {
     },
     /// The table is not 4 KiB aligned.
     TableMisaligned {
-        /// Its physical address.
+        /// The physical address of the table.
         table: u64,
     },
     /// There is no memory at the table's address.

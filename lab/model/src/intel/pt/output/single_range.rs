@@ -28,7 +28,7 @@ impl SingleRange {
         Ok(Self { base, mask, offset })
     }
 
-    /// Writes bytes from the front of `bytes`, up to the wrap. Returns how many.
+    /// Writes bytes from the front of `bytes`, up to the wrap. Returns their number.
     pub(super) fn write(&mut self, bytes: &[u8], mem: &mut dyn PhysMemory, missed: &mut u32) -> usize {
         let room = u64::from(self.mask - self.offset) + 1;
         let len = room.min(bytes.len() as u64) as usize;

@@ -1,4 +1,4 @@
-//! The internal buffer: packet bytes on their way to memory.
+//! The internal buffer: packet bytes that have not been written to memory.
 
 /// The buffer's size: room for the largest capacity that can be set and for the largest burst of one event.
 const SIZE: usize = 4096;
@@ -43,7 +43,7 @@ impl InternalBuffer {
         &self.bytes[self.start..self.start + len]
     }
 
-    /// Drops the oldest `count` bytes.
+    /// Removes the oldest `count` bytes.
     pub(crate) fn consume(&mut self, count: usize) {
         let count = count.min(self.len);
         self.start = (self.start + count) % SIZE;

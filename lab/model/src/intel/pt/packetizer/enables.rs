@@ -1,5 +1,5 @@
-//! Which code is traced: FilterEn, ContextEn, TriggerEn. Source: SDM vol. 3, Intel Processor Trace, "Packet Generation
-//! Enable Controls" and "Trace Filtering".
+//! The enables that select the traced code: FilterEn, ContextEn, TriggerEn. Source: SDM vol. 3, Intel Processor Trace,
+//! "Packet Generation Enable Controls" and "Trace Filtering".
 
 use crate::Context;
 use crate::intel::registers::ctl;
@@ -7,7 +7,7 @@ use crate::intel::registers::ctl;
 /// An inclusive range of IPs.
 type AddressRange = (u64, u64);
 
-/// The configuration that decides which code is traced; it cannot change while TraceEn is set.
+/// The configuration that selects the traced code; it cannot change while TraceEn is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TraceFilter {
     ctl: u64,
@@ -19,7 +19,7 @@ pub(crate) struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// `addresses` are IA32_RTIT_ADDR0_A, ADDR0_B, ADDR1_A, and so on.
+    /// Makes the filter; `addresses` are IA32_RTIT_ADDR0_A, ADDR0_B, ADDR1_A, and so on.
     pub(crate) fn new(ctl: u64, cr3_match: u64, addresses: &[u64; 8]) -> Self {
         let ranges = |kind| {
             core::array::from_fn(|n| {
@@ -33,30 +33,30 @@ impl TraceFilter {
         Self { ctl, cr3_match, filters, stops, any_filter, any_stop }
     }
 
-    /// ContextEn in the state `at`.
+    /// Returns ContextEn in the state `at`.
     pub(crate) fn context(&self, at: &Context, ia_32e: bool) -> bool {
         let level = if at.cpl == 0 { ctl::OS } else { ctl::USER };
         let cr3_matches = table(at.cr3 ^ self.cr3_match, ia_32e) == 0;
         self.ctl & level != 0 && (self.ctl & ctl::CR3_FILTER == 0 || cr3_matches)
     }
 
-    /// FilterEn for this IP, without regard to TraceStop ranges.
+    /// Returns FilterEn for this IP, regardless of TraceStop ranges.
     pub(crate) fn passes(&self, ip: u64) -> bool {
         !self.any_filter || within(&self.filters, ip)
     }
 
-    /// Whether no IP is treated in another way than the others.
+    /// Returns true if all IPs are treated alike.
     pub(crate) fn is_open(&self) -> bool {
         !self.any_filter && !self.any_stop
     }
 
-    /// Whether the IP is in a TraceStop range.
+    /// Returns true if the IP is in a TraceStop range.
     pub(crate) fn stops(&self, ip: u64) -> bool {
         self.any_stop && within(&self.stops, ip)
     }
 }
 
-/// The bits of CR3 that give the address of the paging structures: 63:12 in IA-32e mode, including compatibility mode;
+/// Returns the bits of CR3 that locate the paging structures: 63:12 in IA-32e mode, including compatibility mode;
 /// elsewhere 63:5, as with PAE paging. Other 32-bit paging ignores bits 11:5, but the model treats it like PAE paging.
 pub(super) const fn table(cr3: u64, ia_32e: bool) -> u64 {
     cr3 & if ia_32e { !0xfff } else { !0x1f }

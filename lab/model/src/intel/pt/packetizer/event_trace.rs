@@ -32,8 +32,8 @@ impl Packetizer {
         }
     }
 
-    /// The instruction changed RFLAGS.IF (CLI, STI, POPF): emits MODE.Exec with the new value and a FUP with the next
-    /// IP.
+    /// Emits MODE.Exec with the new value and a FUP with the next IP, after an instruction that changed RFLAGS.IF (CLI,
+    /// STI, POPF).
     pub(super) fn interrupt_flag_changed(&mut self, after: &Context) {
         if self.packet_en() && self.ctl & ctl::EVENT_EN != 0 {
             self.mode_exec_at(after, Packet::Fup);

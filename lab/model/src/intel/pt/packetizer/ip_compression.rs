@@ -8,12 +8,12 @@ use pugmark_decoder_core::packet::Ip;
 pub(crate) struct LastIp(Option<u64>);
 
 impl LastIp {
-    /// The state at a PSB: zero.
+    /// Returns the state at a PSB: zero.
     pub(crate) const fn new() -> Self {
         Self(Some(0))
     }
 
-    /// Returns the shortest form from which a reader who knows the last IP can rebuild `ip`.
+    /// Returns the shortest form from which a reader with the same last IP can rebuild `ip`.
     pub(crate) fn compress(self, ip: u64) -> Ip {
         let same_above = |bits: u32| self.0.is_some_and(|last| last >> bits == ip >> bits);
         let low48 = ip & 0xffff_ffff_ffff;
@@ -34,13 +34,13 @@ impl LastIp {
         self.0 = Some(ip);
     }
 
-    /// Resets it, as a PSB does.
+    /// Resets the last IP, as a PSB does.
     pub(crate) fn reset(&mut self) {
         *self = Self::new();
     }
 
-    /// Forgets the last IP at an OVF. In the manual, IPs after an OVF are compressed against the last one before it,
-    /// but libipt forgets that one. An IP that is not compressed is correct for both.
+    /// Clears the last IP at an OVF. In the manual, IPs after an OVF are compressed against the last one before it, but
+    /// libipt clears that one. An IP that is not compressed is correct for both.
     pub(crate) fn forget(&mut self) {
         self.0 = None;
     }

@@ -7,18 +7,18 @@
 //! Source: SDM vol. 3, Intel Processor Trace, the table "Packet Generation under Different Enable Conditions", whose
 //! cases the functions here follow.
 //!
-//! Choices the manual leaves open, and what the model does:
+//! Implementation-specific behaviour, and the choices of the model:
 //! - FilterEn and TraceStop are evaluated at taken branches, far transfers, events and MOV to CR3, not when execution
-//!   runs sequentially across the border of a range. They depend on the next instruction's address. Only TraceStop at a
-//!   MOV to CR3 depends on the address of the MOV itself, as in the table.
-//! - Whether a processor is in IA-32e mode, which decides about CR3\[11:5\], is derived from the code: code with CPL
-//!   above 0 counts as compatibility mode if the last kernel code was 64-bit code.
-//! - Any packet but CYC forces out the TNT buffer and the TIPs deferred after it.
+//!   runs sequentially across the boundary of a range. They depend on the next instruction's address. Only TraceStop at
+//!   a MOV to CR3 depends on the address of the MOV itself, as in the table.
+//! - IA-32e mode, which decides about CR3\[11:5\], is derived from the code: code with CPL above 0 counts as
+//!   compatibility mode if the last kernel code was 64-bit code.
+//! - Any packet except CYC forces out the TNT buffer and the TIPs deferred after it.
 //! - RETs are never compressed with DisTNT.
 //! - A conditional branch to the next instruction counts as not taken.
 //! - MTCs that were missed between two instructions are not emitted later; the next one has the newest value.
 //!
-//! The choices that can be changed are in [`IntelSettings`].
+//! The configurable choices are in [`IntelSettings`].
 
 mod buffer;
 mod enables;
@@ -45,10 +45,10 @@ use enables::TraceFilter;
 use ret_stack::RetStack;
 use stream::PacketStream;
 
-/// How a transfer of control shows in the trace.
+/// The representation of a control transfer in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransferKind {
-    /// Not at all: the target is known from the code.
+    /// None: the target is known from the code.
     Direct,
     /// One TNT bit: a taken conditional branch or a compressed RET.
     Outcome,
@@ -71,7 +71,7 @@ pub(crate) struct Packetizer {
     settings: IntelSettings,
     core_ratio: u8,
     counts_packet_bytes: bool,
-    /// Whether IA32_RTIT_STATUS has FilterEn.
+    /// IA32_RTIT_STATUS has FilterEn.
     shows_filter_en: bool,
     ctl: u64,
     filter: TraceFilter,
@@ -85,7 +85,7 @@ pub(crate) struct Packetizer {
     stopped: bool,
     /// The mode in the last MODE.Exec since the last PSB.
     mode: Option<ModeExec>,
-    /// Whether the processor is in a C-state deeper than C0.0, since HLT or MWAIT.
+    /// The processor is in a C-state deeper than C0.0, since HLT or MWAIT.
     in_c_state: bool,
     lost: overflow::LostPackets,
     rets: RetStack,
@@ -114,7 +114,7 @@ impl Packetizer {
         }
     }
 
-    /// FilterEn, ContextEn, TriggerEn and PacketByteCnt as IA32_RTIT_STATUS shows them. Without IP filtering FilterEn
+    /// Returns FilterEn, ContextEn, TriggerEn and PacketByteCnt as in IA32_RTIT_STATUS. Without IP filtering FilterEn
     /// is always set inside the processor, and its bit is reserved (SDM vol. 4, the tables of IA-32 architectural MSRs
     /// and of Broadwell's MSRs).
     pub(crate) fn status(&self) -> u64 {
@@ -126,7 +126,7 @@ impl Packetizer {
             | count.min(status::PACKET_BYTE_CNT_MAX) << status::PACKET_BYTE_CNT_SHIFT
     }
 
-    /// Software wrote PacketByteCnt.
+    /// Sets PacketByteCnt, which software wrote.
     pub(crate) fn set_packet_byte_cnt(&mut self, count: u32) {
         self.stream.set_since_psb(count);
     }
@@ -136,20 +136,20 @@ impl Packetizer {
         core::mem::take(&mut self.stopped)
     }
 
-    /// Ends packet generation because output stopped or met an error: packets that are not yet written are lost.
+    /// Ends packet generation because output stopped or met an error: packets not written yet are lost.
     pub(crate) fn end_by_output(&mut self) {
         self.trigger_en = false;
         self.stream.discard_buffered();
         self.lost = overflow::LostPackets::default();
     }
 
-    /// The number of bytes in the internal buffer.
+    /// Returns the number of bytes in the internal buffer.
     #[inline]
     pub(crate) fn buffered(&self) -> usize {
         self.stream.buffer.len()
     }
 
-    /// The oldest bytes of the internal buffer, at most `most`.
+    /// Returns the oldest bytes of the internal buffer, at most `most`.
     pub(crate) fn oldest_bytes(&self, most: usize) -> &[u8] {
         self.stream.buffer.oldest_bytes(most)
     }
@@ -203,13 +203,13 @@ impl Packetizer {
         self.trigger_en = false;
     }
 
-    /// Whether a PSB is due: PacketByteCnt has crossed the period.
+    /// Returns true if a PSB is due: PacketByteCnt has crossed the period.
     #[inline]
     pub(crate) fn psb_due(&self) -> bool {
         self.stream.since_psb() >= 2048 << ctl::psb_freq(self.ctl)
     }
 
-    /// An instruction retired.
+    /// Handles an instruction that retired.
     pub(crate) fn retire(&mut self, retired: &Retired, decoded: DecodedInstruction) {
         if !self.trigger_en {
             return;
@@ -219,7 +219,7 @@ impl Packetizer {
         self.instruction(retired, decoded);
     }
 
-    /// An interrupt or exception was delivered (cases 11 to 13).
+    /// Handles the delivery of an interrupt or exception (cases 11 to 13).
     pub(crate) fn deliver(&mut self, delivery: &Delivery) {
         if !self.trigger_en {
             return;
@@ -230,13 +230,13 @@ impl Packetizer {
         self.transfer(TransferKind::Event, &delivery.before, &delivery.after);
     }
 
-    /// Sets whether what executes from now on is in VMX non-root operation.
+    /// Sets whether execution is in VMX non-root operation from now on.
     pub(crate) fn set_non_root(&mut self, non_root: bool) {
         self.non_root = non_root;
     }
 
-    /// A VM entry or a VM exit (cases 16 and 17) while TraceEn is set; `kind` says whether it is an entry, and whether
-    /// it is concealed.
+    /// Handles a VM entry or a VM exit (cases 16 and 17) while TraceEn is set. `kind`: whether it is an entry, and
+    /// whether it is concealed.
     pub(crate) fn vmx_transition(&mut self, before: &Context, after: &Context, tsc: u64, kind: (bool, bool)) {
         let (entry, concealed) = kind;
         self.non_root = entry;
@@ -326,7 +326,7 @@ impl Packetizer {
             && self.rets.pop(target, self.settings.return_elsewhere)
     }
 
-    /// A taken branch or an event: updates the enables, and emits the packets that the old and new enables require.
+    /// Handles a taken branch or an event: updates the enables, and emits the packets that they require.
     fn transfer(&mut self, shape: TransferKind, before: &Context, after: &Context) {
         let was_on = self.packet_en();
         self.set_context(after);
@@ -371,7 +371,7 @@ impl Packetizer {
         }
     }
 
-    /// MOV to CR3 (cases 5a to 5f): not a branch, but it can change ContextEn.
+    /// Handles MOV to CR3 (cases 5a to 5f): not a branch, but it can change ContextEn.
     fn mov_cr3(&mut self, before: &Context, after: &Context) {
         let was_on = self.packet_en();
         self.set_context(after);
@@ -399,7 +399,7 @@ impl Packetizer {
         }
     }
 
-    /// Emits the packets for PacketEn that an instruction or event set. If an overflow lost a PIP, a PIP comes first.
+    /// Emits the packets for PacketEn set by an instruction or event. If an overflow lost a PIP, a PIP comes first.
     fn emit_pge(&mut self, at: &Context) {
         if self.lost.pip {
             self.pip(at);
@@ -407,7 +407,7 @@ impl Packetizer {
         self.mode_exec_at(at, Packet::TipPge);
     }
 
-    /// PTWRITE (cases 16.24a to 16.24e).
+    /// Handles PTWRITE (cases 16.24a to 16.24e).
     fn ptwrite(&mut self, before: &Context, eight: bool, operand: u64) {
         if self.ctl & ctl::PTW_EN == 0 || !self.context_en || !self.filter_en {
             return;
@@ -428,8 +428,8 @@ impl Packetizer {
         }
     }
 
-    /// Emits MODE.Exec if it is due, and the packet that tells at which IP it takes effect. If an overflow occurs
-    /// between the two, a reader cannot know whether MODE.Exec took effect, and it is due again.
+    /// Emits MODE.Exec if it is due, and the packet with the IP at which it takes effect. If an overflow occurs between
+    /// the two, a reader cannot know whether MODE.Exec took effect, and it is due again.
     fn mode_exec_at(&mut self, at: &Context, packet: fn(Ip) -> Packet) {
         let shown = self.mode;
         self.mode_exec(at);
@@ -439,7 +439,7 @@ impl Packetizer {
         }
     }
 
-    /// Emits MODE.Exec if the mode differs from the one shown last.
+    /// Emits MODE.Exec if the mode differs from the last one in the trace.
     fn mode_exec(&mut self, at: &Context) {
         let mode = self.mode_of(at);
         if self.mode != Some(mode) && self.stream.packet(Packet::ModeExec(mode)) {
@@ -455,7 +455,7 @@ impl Packetizer {
         }
     }
 
-    /// A TraceStop range was entered. During an overflow the packet waits until the overflow is resolved.
+    /// Handles the entry into a TraceStop range. During an overflow the packet waits until the overflow is resolved.
     fn trace_stop(&mut self) {
         self.stopped = true;
         self.trigger_en = false;

@@ -1,5 +1,5 @@
-//! Near branches of 64-bit code while nothing else can show in the trace: the same packets as `Packetizer::instruction`
-//! makes, without the questions whose answers cannot have changed.
+//! Near branches of 64-bit code while nothing else can show in the trace: the same packets as those of
+//! `Packetizer::instruction`, without the checks whose results cannot have changed.
 
 use pugmark_decoder_core::packet::Packet;
 
@@ -9,9 +9,9 @@ use crate::intel::registers::ctl;
 use crate::{Context, ExecMode};
 
 impl Packetizer {
-    /// Whether near branches show in the trace in the state `at`, wherever they go, and no packet is due otherwise but
-    /// a PSB+: PacketEn is set, no address is filtered, no packet gives the time between two PSBs, and the internal
-    /// buffer has not overflowed.
+    /// Returns true if near branches show in the trace in the state `at`, for any target, and no other packet can be
+    /// due than a PSB+: PacketEn is set, no address is filtered, no timing packet is emitted between two PSBs, and the
+    /// internal buffer has not overflowed.
     pub(crate) fn traces_near_branches(&self, at: &Context) -> bool {
         let clocks = ctl::MTC_EN | ctl::CYC_EN;
         at.mode == ExecMode::Bits64
@@ -22,7 +22,7 @@ impl Packetizer {
             && !self.stream.overflowed()
     }
 
-    /// A near branch retired, while [`Self::traces_near_branches`].
+    /// Handles a near branch that retired, while [`Self::traces_near_branches`].
     #[inline]
     pub(crate) fn near_branch(&mut self, kind: InstructionKind, next_ip: u64, to: u64, tsc: u64) {
         self.stream.clock.advance(tsc);

@@ -6,19 +6,19 @@ use pugmark_decoder_core::packet::Packet;
 use super::Packetizer;
 use crate::Context;
 
-/// What was lost and must be repeated.
+/// The lost packets that must be repeated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LostPackets {
-    /// A PIP: the CR3 that the reader knows is wrong.
+    /// A PIP: the reader's CR3 is stale.
     pub(super) pip: bool,
     /// A TraceStop packet.
     pub(super) trace_stop: bool,
 }
 
 impl Packetizer {
-    /// Emits OVF, and then what the reader must know again: TraceStop, or CR3, the mode and the IP at which the trace
-    /// resumes. The IP is in a FUP, unless CR3 or the mode come before it: then it is in a TIP.PGE, because no table of
-    /// the manual has such packets between OVF and FUP.
+    /// Emits OVF, and then the state that the reader needs again: TraceStop, or CR3, the mode and the IP at which the
+    /// trace resumes. The IP is in a FUP, unless CR3 or the mode precede it: then it is in a TIP.PGE, because no table
+    /// of the manual has such packets between OVF and FUP.
     pub(super) fn resolve_overflow(&mut self, next: &Context) {
         self.stream.resume();
         self.rets.clear();
@@ -35,7 +35,7 @@ impl Packetizer {
         }
     }
 
-    /// Whether there is an overflow that is not resolved.
+    /// Returns true if there is an overflow that is not resolved.
     pub(crate) fn overflowed(&self) -> bool {
         self.stream.overflowed()
     }

@@ -8,11 +8,11 @@ use super::Packetizer;
 use crate::Context;
 use crate::intel::registers::ctl;
 
-/// The C-state that the model's core reaches, whatever is requested.
+/// The C-state that the model's core reaches for every request.
 const C1: u8 = 1;
 
 impl Packetizer {
-    /// HLT, or MWAIT with its hints and extensions: the processor enters a C-state deeper than C0.0.
+    /// Handles HLT, or MWAIT with its hints and extensions: the processor enters a C-state deeper than C0.0.
     pub(super) fn sleep(&mut self, before: &Context, mwait: Option<u64>) {
         // Hints[7:4] = 15 requests C0.
         if mwait.is_some_and(|operand| operand >> 4 & 0xf == 0xf) {
@@ -35,7 +35,7 @@ impl Packetizer {
         }
     }
 
-    /// The first event after HLT or MWAIT. The core clock stood still, so the time is reported again.
+    /// Handles the first event after HLT or MWAIT. The core clock was stopped, so the time is reported again.
     pub(super) fn wake(&mut self, tsc: u64, interrupt: bool) {
         if !core::mem::take(&mut self.in_c_state) {
             return;

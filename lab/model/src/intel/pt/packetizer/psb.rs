@@ -1,4 +1,4 @@
-//! PSB+, the packets at which a decoder can begin, and the packets that give the time when tracing begins. Source: SDM
+//! PSB+, the packets at which decoding can start, and the packets that give the time when tracing starts. Source: SDM
 //! vol. 3, Intel Processor Trace, "Decoder Synchronization (PSB+)".
 
 use pugmark_decoder_core::packet::Packet;

@@ -17,7 +17,7 @@ pub(crate) struct RetStack {
 impl RetStack {
     pub(crate) const fn new() -> Self {
         Self {
-            // No entry is read before it is written, and the first CALL may go anywhere.
+            // No entry is read before it is written, so the first CALL may use any slot.
             addresses: [0; DEPTH],
             top: 0,
             len: 0,

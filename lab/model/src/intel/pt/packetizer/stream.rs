@@ -1,5 +1,4 @@
-//! The packet stream: puts each packet in its place, compresses it against earlier ones, and stores it in the internal
-//! buffer.
+//! The packet stream: orders the packets, compresses each against earlier ones, and stores it in the internal buffer.
 
 use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Cyc, Ip};
@@ -20,15 +19,15 @@ pub(crate) struct PacketStream {
     pub(super) clock: PacketClock,
     last_ip: LastIp,
     tnt: TntBuffer,
-    /// Whether TIPs may be deferred.
+    /// TIPs may be deferred.
     defers_tips: bool,
-    /// Whether the first IP after an OVF is compressed against the last one before it.
+    /// The first IP after an OVF is compressed against the last one before it.
     compresses_after_overflow: bool,
     /// Bytes since the last PSB.
     since_psb: u32,
-    /// The number of bytes that the internal buffer may hold.
+    /// Capacity of the internal buffer in bytes.
     capacity: usize,
-    /// Whether the internal buffer overflowed and the overflow is not yet resolved.
+    /// The internal buffer overflowed and the overflow is not resolved yet.
     overflowed: bool,
 }
 
@@ -100,8 +99,7 @@ impl PacketStream {
         }
     }
 
-    /// Adds any other packet, after what is buffered. A CYC-eligible packet gets a CYC packet before it when that is
-    /// due.
+    /// Adds any other packet, after the buffered ones. A CYC-eligible packet is preceded by a CYC packet if one is due.
     pub(super) fn packet(&mut self, packet: Packet) -> bool {
         self.flush();
         match packet {
@@ -138,9 +136,8 @@ impl PacketStream {
         }
     }
 
-    /// Advances the time: emits MTC and stand-alone CYC packets that are due. The time may leap, because whoever
-    /// executes did something else. As the MTCs stopped for that long, a TSC packet and a TMA packet follow, if TSC
-    /// packets are on.
+    /// Advances the time: emits MTC and stand-alone CYC packets that are due. The time may leap, because the caller did
+    /// something else. As MTCs stopped for that long, a TSC packet and a TMA packet follow, if TSC packets are on.
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Timestamp Counter (TSC) Packet": sent after any event that causes
     /// timing packets, such as MTC, to stop.
@@ -164,7 +161,7 @@ impl PacketStream {
         }
     }
 
-    /// Bytes since the last PSB.
+    /// Returns the bytes since the last PSB.
     #[inline]
     pub(super) const fn since_psb(&self) -> u32 {
         self.since_psb
@@ -179,7 +176,7 @@ impl PacketStream {
         self.overflowed
     }
 
-    /// Whether the overflow can end: enough of the internal buffer must be free that a PSB+ fits.
+    /// Returns true if the overflow can end: the internal buffer must have room for a PSB+.
     pub(super) fn can_resume(&self) -> bool {
         self.overflowed && self.buffer.len() <= self.capacity / 4
     }
@@ -196,7 +193,7 @@ impl PacketStream {
         self.put(&Packet::Ovf);
     }
 
-    /// Discards what is buffered, because output stopped or met an error.
+    /// Discards buffered packets, because output stopped or met an error.
     pub(super) fn discard_buffered(&mut self) {
         self.buffer.clear();
         self.tnt.clear();
@@ -250,7 +247,7 @@ mod tests {
             while stream.packet(Packet::Psb) {
                 assert!(!stream.can_resume(), "there is no overflow to resume after");
             }
-            // What fits exactly is stored.
+            // A packet that fits exactly is stored.
             assert!(stream.overflowed());
             assert_eq!(stream.buffer.len(), capacity as usize / PSB * PSB);
             stream.buffer.consume(stream.buffer.len() - len - 1);

@@ -8,7 +8,7 @@ use pugmark_decoder_core::packet::{Mtc, Tma, Tsc};
 use crate::intel::IntelProfile;
 use crate::intel::registers::ctl;
 
-/// The number of cycles after which a CYC packet is emitted even if no other packet is, before the counter would wrap.
+/// Number of cycles after which a CYC packet is emitted even without another packet, before the counter would wrap.
 const CYCLE_COUNTER_WRAP: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct PacketClock {
     next_mtc: u64,
     /// The absolute number of core cycles at the last CYC packet.
     last_cyc: u64,
-    /// A stand-alone CYC was emitted: the next eligible packet gets a CYC whatever the threshold is.
+    /// A stand-alone CYC was emitted: the next eligible packet gets a CYC regardless of the threshold.
     cyc_owed: bool,
 }
 
@@ -41,7 +41,7 @@ impl PacketClock {
         }
     }
 
-    /// TriggerEn was set: the cycle counter starts from 0.
+    /// Starts the cycle counter from 0 when TriggerEn was set.
     pub(crate) fn start(&mut self, ctl: u64, tsc: u64) {
         self.ctl = ctl;
         self.tsc = tsc;
@@ -56,9 +56,9 @@ impl PacketClock {
         self.tsc = self.tsc.max(tsc);
     }
 
-    /// The core clock was off since the last event, and is on again: the cycle counter continues where it was. The
-    /// cycles counted so far are reported before the next eligible packet, the TSC, whatever the threshold is. MTCs of
-    /// the sleep are lost; the TMA reports the value of the crystal clock.
+    /// Restarts the core clock, which was off since the last event: the cycle counter continues from its old value. The
+    /// cycles counted so far are reported before the next eligible packet, the TSC, regardless of the threshold. MTCs
+    /// of the sleep are lost; the TMA reports the value of the crystal clock.
     pub(crate) fn wake(&mut self, tsc: u64) {
         let off_at = self.cycles();
         self.advance(tsc);
@@ -77,17 +77,17 @@ impl PacketClock {
         Some(Packet::Mtc(Mtc { ctc: ctc as u8 }))
     }
 
-    /// Whether too many MTCs in a row were dropped for the eight bits of the next one to say how many.
+    /// Returns true if more consecutive MTCs were dropped than the eight bits of the next one can tell.
     ///
-    /// Source: SDM vol. 3, Intel Processor Trace, "Mini Time Counter (MTC) Packet": a decoder finds out from the next
-    /// MTC how many were dropped, and more than 256 in a row are not to be expected.
+    /// Source: SDM vol. 3, Intel Processor Trace, "Mini Time Counter (MTC) Packet": a decoder derives from the next MTC
+    /// how many were dropped, and more than 256 in a row are not to be expected.
     pub(crate) fn lost_count_of_mtcs(&self) -> bool {
         let freq = ctl::mtc_freq(self.ctl);
         let next = self.crystal_at(self.next_mtc) >> freq;
         self.ctl & ctl::MTC_EN != 0 && self.tsc >= self.next_mtc && (self.crystal() >> freq) - next >= 255
     }
 
-    /// The MTCs that are due were dropped: the next one is that of the crystal clock's next edge.
+    /// Drops the MTCs that are due: the next one is that of the crystal clock's next edge.
     pub(crate) fn drop_mtcs(&mut self) {
         self.schedule_mtc();
     }
@@ -152,7 +152,7 @@ impl PacketClock {
         self.crystal_at(self.tsc)
     }
 
-    /// The crystal clock at a time.
+    /// Returns the crystal clock at a time.
     fn crystal_at(&self, tsc: u64) -> u64 {
         scale(tsc, (self.tsc_per_crystal.1, self.tsc_per_crystal.0))
     }
@@ -170,7 +170,7 @@ impl PacketClock {
     }
 }
 
-/// `value * numerator / denominator`, rounded down; 0 without a ratio.
+/// Returns `value * numerator / denominator`, rounded down; 0 without a ratio.
 fn scale(value: u64, (numerator, denominator): (u64, u64)) -> u64 {
     if denominator == 0 {
         return 0;
@@ -186,7 +186,7 @@ fn scale(value: u64, (numerator, denominator): (u64, u64)) -> u64 {
 mod tests {
     use super::*;
 
-    /// Skylake: 250 TSC ticks are 2 crystal ticks.
+    /// Returns the clock of a Skylake: 250 TSC ticks are 2 crystal ticks.
     fn clock(ctl: u64, tsc: u64, core_ratio: u8) -> PacketClock {
         let mut clock = PacketClock::new(IntelProfile::by_name("skylake").expect("skylake"), core_ratio);
         clock.start(ctl, tsc);

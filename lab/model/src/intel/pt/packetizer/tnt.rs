@@ -1,4 +1,4 @@
-//! The TNT buffer, which gathers outcomes of branches (taken/not taken) for one packet, and TIPs deferred until it is
+//! The TNT buffer, which collects outcomes of branches (taken/not taken) for one packet, and TIPs deferred until it is
 //! emitted. Source: SDM vol. 3, Intel Processor Trace, "Taken/Not-taken (TNT) Packet" and "Deferred TIPs".
 
 use pugmark_decoder_core::packet::Packet;
@@ -7,7 +7,7 @@ use pugmark_decoder_core::packet::Tnt;
 /// The numbers of outcomes in a short and in a long TNT packet.
 const SHORT: u8 = 6;
 const LONG: u8 = 47;
-/// The most TIPs that are deferred.
+/// Maximum number of deferred TIPs.
 const MAX_HELD_TIPS: usize = 8;
 
 /// Outcomes that are not yet in a packet, and the TIPs deferred after them.
@@ -31,7 +31,7 @@ impl TntBuffer {
         self.len == 0
     }
 
-    /// Adds one outcome. Returns whether the buffer is full then.
+    /// Adds one outcome. Returns whether the buffer is then full.
     #[inline]
     pub(crate) fn push(&mut self, taken: bool) -> bool {
         self.bits = self.bits << 1 | u64::from(taken);
@@ -39,7 +39,7 @@ impl TntBuffer {
         self.len == self.capacity
     }
 
-    /// Defers a TIP. Returns whether there is no room for another one then.
+    /// Defers a TIP. Returns whether there is then no room for another one.
     pub(crate) fn hold_tip(&mut self, target: u64) -> bool {
         if let Some(slot) = self.held.get_mut(self.held_len) {
             *slot = target;

@@ -27,7 +27,7 @@ fn traced(settings: IntelSettings, ctl: u64, code: impl FnOnce(&mut Machine)) ->
     body.strip_prefix("; ").unwrap_or(body).into()
 }
 
-/// Conditional branches with these outcomes.
+/// Executes conditional branches with these outcomes.
 fn outcomes(machine: &mut Machine, outcomes: &str) {
     for outcome in outcomes.chars() {
         if outcome == '1' {
@@ -88,7 +88,7 @@ fn deferred_tips_follow_the_tnt_that_holds_later_outcomes() {
     };
     assert_eq!(traced(LONG, ALL, code), "TNT 0; TIP 1308; TNT 010; TIP 1100; TNT 0");
     assert_eq!(traced(DEFERRED, ALL, code), "TNT 00100; TIP 1308; TIP 1100");
-    // TIPs are not deferred with CYC packets, which would come between.
+    // TIPs are not deferred if CYC packets would come between them.
     assert_eq!(traced(DEFERRED, ALL | 2, code), "TNT 0; TIP 1308; TNT 010; TIP 1100; TNT 0");
 }
 

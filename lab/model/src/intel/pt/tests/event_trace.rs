@@ -57,7 +57,7 @@ fn the_interrupt_flag_shows_in_mode_exec() {
     let packets =
         "TNT 0; MODE.Exec 64 if; FUP 400003; MODE.Exec 64; FUP 400005; CFE 2 0; MODE.Exec 64 if; TIP 1000";
     assert_eq!(traced(ALL, code), String::from(ON) + packets);
-    // Without event trace it does not show.
+    // Without event trace the change is not visible.
     let plain = run("sapphire-rapids", IntelSettings::default(), ALL, |m| flag(STI, true)(m));
     assert_eq!(plain, "MODE.Exec 64; TIP.PGE 400000");
     let mut machine = Machine::new("sapphire-rapids", IntelSettings::default());

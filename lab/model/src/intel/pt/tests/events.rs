@@ -69,7 +69,7 @@ fn far_transfers_have_a_tip_and_no_fup() {
     assert_eq!(traced(ALL, task), on("PIP 7000; TIP 500000"));
     let mode = |m: &mut Machine| m.far(IRETQ, Context { mode: ExecMode::Bits32, ..m.user(0x50_0000) });
     assert_eq!(traced(ALL, mode), on("MODE.Exec 32; TIP 500000"));
-    // To user code and back, with only one of both traced.
+    // To user code and back, with only one of the two traced.
     let both_ways = |m: &mut Machine| {
         m.far(IRETQ, m.user(0x1000));
         m.next(JZ);

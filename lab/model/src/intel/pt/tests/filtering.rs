@@ -6,7 +6,7 @@ use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind, ExecMode};
 
-/// [401000h, 401fffh] in range 0, [403000h, 4030ffh] in range 1; `config` is ADDR0_CFG and ADDR1_CFG.
+/// Traces with [401000h, 401fffh] as range 0 and [403000h, 4030ffh] as range 1; `config` is ADDR0_CFG and ADDR1_CFG.
 fn traced(config: u64, code: impl FnOnce(&mut Machine)) -> (String, u64) {
     let mut machine = Machine::new("skylake", IntelSettings::default());
     for (msr, value) in [(0x580, 0x40_1000), (0x581, 0x40_1fff), (0x582, 0x40_3000), (0x583, 0x40_30ff)] {
@@ -37,7 +37,7 @@ fn the_trace_goes_on_and_off_at_the_border() {
         (IRETQ, 0x40_2000, "TIP.PGD 402000"),
         // The direction of a conditional branch follows from the TIP.PGD alone.
         (JZ, 0x40_2000, "TIP.PGD -"),
-        // Sequential execution across the border is not noticed.
+        // Sequential execution across the boundary is not noticed.
         (NOP, 0x40_2000, ""),
     ];
     for (bytes, target, packets) in rows {
@@ -135,7 +135,7 @@ fn entering_a_trace_stop_range_ends_the_trace() {
     }
     let (body, status) = traced(STOP, |m| m.deliver(DeliveryKind::Fault, 14, m.kernel(0x40_30ff), None));
     assert_eq!((body, status), (String::from(on) + "FUP 400000; TIP.PGD 4030ff; TraceStop", STOPPED));
-    // If the filter is off at the time, there is no TIP.PGD.
+    // If the filter is off at that time, there is no TIP.PGD.
     let (body, status) = traced(STOP | FILTER, |m| m.go(JMP, 0x40_3000));
     assert_eq!((body.as_str(), status), ("TraceStop", STOPPED));
     // MOV to CR3 in the range, entered sequentially.
@@ -163,8 +163,7 @@ fn mov_to_cr3_stops_where_it_is_executed() {
 
 #[test]
 fn compatibility_mode_compares_cr3_as_64_bit_code_does() {
-    // CR3_MATCH is 5000h, CR3 5020h. Mode that starts the trace, mode and CPL of the code that is traced then,
-    // ContextEn.
+    // CR3_MATCH is 5000h, CR3 5020h. Mode in which the trace starts, mode and CPL of the traced code, ContextEn.
     let kernel = ExecMode::Bits64;
     for (starts_in, mode, cpl, context_en) in [
         (kernel, ExecMode::Bits64, 3, true),
@@ -224,7 +223,7 @@ fn stopped_keeps_the_trace_off_until_it_is_cleared() {
 
 #[test]
 fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
-    // A 16-bit segment at 100000h: the offset of each address shows, and is compared with the range 1000h to 1fffh.
+    // A 16-bit segment at 100000h: the trace has the offset of each address, compared with the range 1000h to 1fffh.
     let at = |m: &Machine, ip: u64| Context {
         ip: 0x10_0000 + ip,
         cs_base: 0x10_0000,

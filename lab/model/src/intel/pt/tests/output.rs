@@ -1,4 +1,4 @@
-//! The way of bytes to memory: when they arrive, and where.
+//! Output to memory: the time and the place of each byte.
 
 use crate::intel::pt::Pt;
 use crate::intel::tests::machine::*;
@@ -25,7 +25,7 @@ fn set_entry(machine: &mut Machine, index: usize, entry: u64) {
     machine.ram[at..at + 8].copy_from_slice(&entry.to_le_bytes());
 }
 
-/// Indirect jumps that make about `bytes` bytes of packets, three bytes each.
+/// Executes indirect jumps that make about `bytes` bytes of packets, three bytes each.
 fn fill(machine: &mut Machine, bytes: usize) {
     for n in 0..bytes / 3 {
         machine.go(JMP_RAX, 0x40_0000 + (n as u64 % 2) * 0x10);
@@ -95,7 +95,7 @@ fn an_operational_error_ends_the_trace_and_sticks() {
     assert_eq!(machine.read(STATUS) & 0x34, 0x10);
     let error = OperationalError::ReservedBits { address: TABLE + 8, entry: 0x1_2002 };
     assert_eq!(machine.processor.operational_error(), Some(error));
-    // While Error is set nothing is generated, although the table is correct by now.
+    // While Error is set nothing is generated, although the table is correct by then.
     set_entry(&mut machine, 1, 0x1_2000);
     machine.start(ALL | TOPA);
     fill(&mut machine, 0x100);
@@ -158,7 +158,7 @@ fn the_trace_transport_subsystem_swallows_its_bytes() {
 #[test]
 fn no_more_than_an_eighth_of_the_internal_buffer_is_held_back() {
     let profile = IntelProfile::by_name("skylake").expect("skylake");
-    // The capacity that is asked for; the bytes held back at most.
+    // The requested capacity; the maximum number of bytes held back.
     for (capacity, most) in
         [(None, 256), (Some(2048), 256), (Some(9999), 256), (Some(1000), 125), (Some(128), 16), (Some(0), 16)]
     {

@@ -4,7 +4,7 @@ use crate::intel::tests::machine::*;
 use crate::intel::{IntelSettings, Overflow};
 use crate::{Context, ExecMode};
 
-/// A buffer of 128 bytes that is emptied by `drain` bytes per instruction.
+/// Returns a buffer of 128 bytes from which `drain` bytes per instruction are drained.
 fn settings(drain: u32) -> IntelSettings {
     IntelSettings {
         overflow: Some(Overflow { capacity: 128, drain }),
@@ -13,14 +13,14 @@ fn settings(drain: u32) -> IntelSettings {
     }
 }
 
-/// Far jumps back and forth, until the buffer overflows.
+/// Executes far jumps back and forth until the buffer overflows.
 fn flood(m: &mut Machine) {
     for n in 0..40u64 {
         m.go(JMP_RAX, if n % 2 == 0 { 0xffff_8000_0000_0000 } else { 0x40_0000 });
     }
 }
 
-/// Instructions that do not cause a packet.
+/// Executes instructions that do not cause a packet.
 fn idle(m: &mut Machine, count: usize) {
     for _ in 0..count {
         m.next(NOP);
@@ -132,7 +132,7 @@ fn a_mode_that_changed_meanwhile_comes_before_a_tip_pge() {
 
 #[test]
 fn a_mode_exec_cut_off_from_its_tip_comes_again() {
-    // One turn for each fill level of the buffer; in some the overflow occurs between MODE.Exec and TIP.
+    // One iteration for each fill level of the buffer; in some the overflow occurs between MODE.Exec and TIP.
     let mut cut = 0;
     for filling in 0..60 {
         let body = run("skylake", settings(0), ALL, |m| {
@@ -217,7 +217,7 @@ fn stopping_resolves_an_overflow() {
 
 #[test]
 fn the_first_ip_after_an_overflow_is_whole_or_compressed_against_the_last_before() {
-    // Where packets were lost and where the trace resumes, whether IPs are compressed; the first byte of the FUP.
+    // The IPs of the lost packet and of the resumed trace, `true` if IPs are compressed; the first byte of the FUP.
     for (lost, resumed, compress, fup) in [
         (0x40_1000, 0x40_2000, false, 0x7d),
         (0xffff_8000_0000_1000, 0xffff_8000_0000_2000, false, 0x7d),

@@ -25,7 +25,7 @@ fn machine(skid: u32, entries: &[u64]) -> Machine {
     machine
 }
 
-/// Executes indirect jumps until the status bit is set. Returns how many.
+/// Executes indirect jumps until the status bit is set. Returns their number.
 fn until_signalled(machine: &mut Machine) -> u32 {
     for count in 0..20_000 {
         if machine.read(GLOBAL_STATUS) & 1 << 55 != 0 {
@@ -95,7 +95,7 @@ fn tracing_goes_on_during_the_skid() {
 
 #[test]
 fn a_pmi_on_its_way_arrives_when_tracing_ends() {
-    // Also if a counter stays enabled: it counts user code, and the kernel's WRMSRs are not user code.
+    // The same if a counter stays enabled: it counts user code, and the kernel's WRMSRs are not user code.
     for counters in [0, 1] {
         let mut machine = machine(1000, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
         machine.write(PERFEVTSEL0, 1 << 22 | 1 << 16 | 0xc0);
@@ -135,7 +135,7 @@ fn stop_and_int_together_leave_no_room_for_the_skid() {
     until_signalled(&mut machine);
     assert_eq!(machine.read(STATUS) & 0x24, 0x20, "STOP comes first");
     assert_eq!(machine.processor.violations().stopped_in_skid, 1);
-    // After STOP has stopped the trace, instructions still bring the PMI closer.
+    // After STOP has stopped the trace, the PMI still arrives after further instructions.
     for _ in 0..10 {
         machine.next(NOP);
     }

@@ -61,10 +61,10 @@ fn halting_and_waking() {
         traced(all, woken(DeliveryKind::Nmi)),
         String::from(ON) + slept + "PWRX 1 1; FUP 400001; TIP 500000"
     );
-    // While ContextEn is clear neither IP nor MWAIT shows.
+    // While ContextEn is clear neither the IP nor the MWAIT is visible.
     let user = traced(0x2009 | PWR_EVT_EN, woken(DeliveryKind::Nmi));
     assert_eq!(user, "PWRE 1.0; EXSTOP; CBR 20; PWRX 1 1");
-    // Without power events the clocks still stood still.
+    // Without power events the clocks still stopped.
     assert_eq!(traced(ALL, woken(DeliveryKind::Nmi)), String::from(ON) + "CBR 20; FUP 400001; TIP 500000");
 }
 

@@ -1,4 +1,4 @@
-//! PSB+ by byte count, and what it resets.
+//! PSB+ by byte count, and the state that it resets.
 
 use std::string::String;
 use std::vec::Vec;
@@ -7,7 +7,7 @@ use crate::Context;
 use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 
-/// The offsets of the PSBs in the single range.
+/// Returns the offsets of the PSBs in the single range.
 fn psbs(machine: &mut Machine) -> Vec<usize> {
     let len = (machine.read(MASK_PTRS) >> 32) as usize;
     let trace = &machine.ram[RANGE..RANGE + len];
@@ -106,7 +106,7 @@ fn no_ret_compresses_across_a_psb_and_the_last_ip_is_zero() {
     let trace = machine.trace().join("; ");
     assert!(trace.contains("FUP ffff800000002000; PSBEND") || trace.contains("FUP ffff800000002100; PSBEND"));
     assert!(trace.ends_with("TIP ffff800000000007; FUP ffff800000000007; TIP.PGD -"), "{trace}");
-    // The FUP in PSB+ has six bytes, although all but two of them are the same in the TIP before it.
+    // The FUP in PSB+ has six bytes, although it differs from the preceding TIP in only two of them.
     let len = (machine.read(MASK_PTRS) >> 32) as usize;
     let bytes = &machine.ram[RANGE..RANGE + len];
     assert!(

@@ -78,7 +78,7 @@ fn mtc_comes_with_the_crystal_clock_whatever_is_traced() {
 
 #[test]
 fn after_a_leap_of_the_time_that_loses_256_mtcs_a_tsc_packet_says_what_time_it_is() {
-    // perf's decoder counts MTCs in eight bits, and took a trace with such leaps to be older than it was.
+    // perf's decoder counts MTCs in eight bits, and dates a trace with such leaps too early.
     let code = |m: &mut Machine| {
         at(m, 900, JZ, 0x40_0002);
         at(m, 255_999, NOP, 0x40_0003);
@@ -88,7 +88,7 @@ fn after_a_leap_of_the_time_that_loses_256_mtcs_a_tsc_packet_says_what_time_it_i
     };
     let rows = [
         (TSC_EN | MTC_EN, "TNT 0; MTC 255; MTC 254; TSC 766007; TMA 6128 7; TNT 0; MTC 255"),
-        // Without TSC packets nothing says it.
+        // Without TSC packets nothing reports the leap.
         (MTC_EN, "TNT 0; MTC 255; MTC 254; MTC 254; TNT 0; MTC 255"),
     ];
     for (enabled, packets) in rows {
@@ -112,8 +112,8 @@ fn the_core_clock_may_differ_from_the_tsc() {
 
 #[test]
 fn the_core_clock_stands_still_while_the_processor_sleeps() {
-    // Threshold of CYC packets; the packets. Whatever the threshold, the cycles until the sleep are reported with the
-    // TSC, the cycles of the sleep are not reported, and MTCs of the sleep are lost.
+    // Threshold of CYC packets; the packets. For any threshold, the cycles before the sleep are reported with the TSC,
+    // the cycles of the sleep are not reported, and MTCs of the sleep are lost.
     let rows = [
         (0, "CYC 100; TSC 9100; TMA 72 100; CBR 30; FUP 400001; TIP 500000; CYC 900; MTC 10"),
         (13, "CYC 100; TSC 9100; TMA 72 100; CBR 30; FUP 400001; TIP 500000; MTC 10"),

@@ -98,7 +98,7 @@ fn long_mode_refuses_what_the_manual_refuses() {
             handler(Exception::segment_not_present(0x51)),
         ),
         ("conforming CS", 3, |m| gate(m, |g| g.selector = sel::CONFORMING64), INTERRUPT, found),
-        // Delivered on IST 1: what breaks RSP0 must not break the delivery of the fault itself.
+        // Delivered on IST 1: a broken RSP0 must not break the delivery of the fault itself.
         (
             "TSS too short for RSP0",
             3,
@@ -183,8 +183,8 @@ fn long_mode_refuses_what_the_manual_refuses() {
                 m.set_page(at::IDT, 0);
             },
             INTERRUPT,
-            // The gate of #PF is on the page before, in the LDT's zeros: #GP, and so a double fault, whose gate is no
-            // better.
+            // The gate of #PF is on the page before, in the LDT's zeros: #GP, and therefore a double fault, whose gate
+            // is no better.
             Ok(DeliveryOutcome::Shutdown),
         ),
     ];
@@ -320,7 +320,7 @@ fn events_leave_their_registers() {
 #[test]
 fn supervisor_pushes_obey_smap_and_the_rights_of_the_new_level() {
     use crate::guest::cr4::SMAP;
-    // CPL, AC, the page of the stack, whether the event is delivered.
+    // CPL, AC, the page of the stack; `true` if the event is delivered.
     let rows = [
         (0, false, 3, true),
         (0, false, 7, false),

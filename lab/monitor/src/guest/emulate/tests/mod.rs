@@ -29,7 +29,7 @@ fn run(machine: &mut Machine, bytes: &[u8]) -> Result<ExecutionOutcome, GuestErr
     execute(&mut machine.cpu, &mut machine.ram, &instruction)
 }
 
-/// Like [`run`], and checks that nothing has changed after a fault.
+/// Does the same as [`run`], and checks that nothing has changed after a fault.
 fn run_whole(machine: &mut Machine, bytes: &[u8]) -> Result<ExecutionOutcome, GuestError> {
     let before = machine.cpu;
     let result = run(machine, bytes);
@@ -82,25 +82,25 @@ fn into_traps_only_on_an_overflow() {
 fn the_trap_of_a_guest_that_steps_itself_comes_when_the_processor_gives_it() {
     let tf = rflags::TF;
     let iret_frame = |flags| [at::CODE, 8, flags, at::STACK, 0x10];
-    // Bytes, TF before, quadwords on the stack, FMASK, R11; whether the trap is due.
+    // Bytes, TF before, quadwords on the stack, FMASK, R11; `true` if the trap is due.
     type Row<'a> = (&'a [u8], u64, &'a [u64], u64, u64, bool);
     let (with_tf, without) = (iret_frame(tf | 2), iret_frame(2));
     let rows: &[Row<'_>] = &[
         (&[0x9c], 0, &[], 0, 0, false),
         (&[0x9c], tf, &[], 0, 0, true),
-        // POPF and IRET: TF before the instruction counts.
+        // POPF and IRET: TF before the instruction decides.
         (&[0x9d], 0, &[tf], 0, 0, false),
         (&[0x9d], tf, &[0], 0, 0, true),
         (&[0x48, 0xcf], 0, &with_tf, 0, 0, false),
         (&[0x48, 0xcf], tf, &without, 0, 0, true),
         (&[0xfa], tf, &[], 0, 0, true),
         (&[0xfb], tf, &[], 0, 0, true),
-        // SYSCALL and SYSRET: TF after the instruction counts.
+        // SYSCALL and SYSRET: TF after the instruction decides.
         (&[0x0f, 0x05], tf, &[], 0, 0, true),
         (&[0x0f, 0x05], tf, &[], tf, 0, false),
         (&[0x48, 0x0f, 0x07], 0, &[], 0, tf, true),
         (&[0x48, 0x0f, 0x07], tf, &[], 0, 0, false),
-        // The shadow holds the trap back.
+        // The shadow delays the trap.
         (&[0x8e, 0xd0], tf, &[], 0, 0, false),
     ];
     for (bytes, flags, stack, fmask, r11, single_step) in rows {

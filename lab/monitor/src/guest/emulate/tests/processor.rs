@@ -1,4 +1,4 @@
-//! The same checks on the processor that runs the tests, as far as privilege level 3 of 64-bit mode allows.
+//! The same checks on the processor that runs the tests, within the limits of privilege level 3 of 64-bit mode.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use core::arch::asm;
@@ -7,7 +7,7 @@ use super::*;
 use crate::guest::testing::sel;
 use crate::guest::{Cpu, Gpr};
 
-/// Flags that no run of the test may have: TF would trap.
+/// Flags that the test never sets: TF would trap.
 const LEFT_OUT: u64 = rflags::TF;
 
 #[test]
@@ -32,13 +32,13 @@ fn iretq_leaves_the_flags_the_processor_leaves() {
         machine.put_quads(at::STACK, &[at::CODE, cs, image, at::STACK, ss]);
         assert_eq!(run(&mut machine, &[0x48, 0xcf]), RETIRED);
         let Cpu { rflags, .. } = machine.cpu;
-        // RF has had its effect and is cleared by the instruction after IRETQ, before PUSHFQ.
+        // RF has taken effect and is cleared by the instruction after IRETQ, before PUSHFQ.
         assert_eq!(rflags & !rflags::RF, iretq(image), "{image:#x}");
         assert_eq!(machine.cpu.get(Gpr::Rsp), at::STACK);
     }
 }
 
-/// Every flag alone, all flags, none, and every other one.
+/// Returns every flag alone, all flags, none, and every other one.
 fn images() -> impl Iterator<Item = u64> {
     let single = (0..22).map(|bit| 1_u64 << bit);
     single.chain([0, 0x3f_ffff, 0x15_5555, 0x2a_aaaa]).map(|image| image & !LEFT_OUT)

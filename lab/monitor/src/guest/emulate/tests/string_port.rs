@@ -3,8 +3,8 @@ use crate::guest::{Gpr, StringPort};
 
 const DATA: u64 = 0x3_0000;
 
-/// Executes an instruction to its end; returns what was written to the port, and how many times it was accessed. An
-/// input of the port is the number of the access.
+/// Executes an instruction to its end; returns the data written to the port, and the number of accesses. An input of
+/// the port is the number of the access.
 fn run_string(machine: &mut Machine, bytes: &[u8], size: usize) -> Result<(Vec<u32>, u32), GuestError> {
     machine.put(at::CODE, bytes);
     let instruction = Lookahead::new().next(&machine.cpu, &mut machine.ram).unwrap();
@@ -30,7 +30,7 @@ fn machine(count: u64) -> Machine {
 
 #[test]
 fn outs_sends_memory_and_moves_on() {
-    // The instruction, its size, the direction, the count; what is sent, and the registers after it.
+    // The instruction, its size, the direction, the count; the data sent, and the registers after it.
     for (bytes, size, down, count, sent, rsi, rcx) in [
         (&[0x6e][..], 1, false, 5, &[0x11][..], DATA + 1, 5),
         (&[0x66, 0x6f], 2, false, 5, &[0x2211], DATA + 2, 5),
@@ -67,12 +67,12 @@ fn ins_stores_what_the_port_gives() {
 
 #[test]
 fn the_address_size_selects_the_registers() {
-    // 32-bit addresses in 64-bit code: the upper halves do not count, and are cleared.
+    // 32-bit addresses in 64-bit code: the upper halves are ignored and cleared.
     let mut long = machine(0x7_0000_0002);
     long.cpu.set(Gpr::Rsi, 0x9_0000_0000 | DATA);
     assert_eq!(run_string(&mut long, &[0x67, 0xf3, 0x6e], 1).unwrap().0, [0x11, 0x22]);
     assert_eq!((long.cpu.get(Gpr::Rsi), long.cpu.get(Gpr::Rcx)), (DATA + 2, 0));
-    // Real mode: 16 bits, and another segment than DS.
+    // Real mode: 16 bits, and a segment other than DS.
     let mut real = Machine::real();
     real.cpu.es = Segment { selector: 0x3000, attributes: 0x93, limit: 0xffff, base: DATA };
     real.cpu.fs = real.cpu.es;
@@ -93,7 +93,7 @@ fn a_fault_comes_before_the_port_is_accessed() {
     {
         let mut machine = machine(8);
         machine.set_page(DATA + 0x1000, entry);
-        // The last byte of the first element is in the page that is gone.
+        // The last byte of the first element is in the unmapped page.
         let at = DATA + 0x1001 - size as u64;
         machine.cpu.set(Gpr::Rdi, at);
         machine.cpu.set(Gpr::Rsi, at);

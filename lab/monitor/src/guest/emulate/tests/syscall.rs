@@ -27,7 +27,7 @@ fn syscall_saves_rip_and_flags_and_masks_them() {
         let mut machine = Machine::long_user();
         machine.cpu.rflags = flags;
         machine.cpu.sfmask = mask;
-        // Whatever the low bits of the selector are, the RPL becomes 0.
+        // The RPL becomes 0 regardless of the selector's low bits.
         machine.cpu.star = 0x001b_000b << 32 | 0xdead_beef;
         let rsp = machine.cpu.get(Gpr::Rsp);
         run(&mut machine, SYSCALL).unwrap();
@@ -89,7 +89,7 @@ fn sysret_returns_to_64_bit_or_compatibility_mode_at_level_3() {
     machine.cpu.rflags = 0x3c_7fd7;
     run(&mut machine, SYSRETQ).unwrap();
     assert_eq!(machine.cpu.rflags, rflags::FIXED);
-    // Whatever STAR says, the RPL becomes 3.
+    // The RPL becomes 3 regardless of STAR.
     let mut machine = Machine::long();
     machine.cpu.star = 0x18 << 48;
     run(&mut machine, SYSRETQ).unwrap();
@@ -129,7 +129,7 @@ fn sysexit_returns_to_level_3() {
         (Machine::protected, SYSEXITD, flat(0x1b, 0xcfb), 0x23, Mode::Protected, 0xffff_ffff),
     ];
     for (start, bytes, cs, ss, mode, mask) in rows {
-        // Whatever the low bits of the selector are, the RPL becomes 3.
+        // The RPL becomes 3 regardless of the selector's low bits.
         for sysenter_cs in [8, 0xb] {
             let mut machine = start();
             machine.cpu.sysenter_cs = sysenter_cs;

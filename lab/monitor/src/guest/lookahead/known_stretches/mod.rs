@@ -1,7 +1,7 @@
-//! The stretches that were found last.
+//! The stretches that were found most recently.
 //!
-//! Most of what a program executes it has executed before. Whether a stretch is still what it was costs a fraction of
-//! finding it: the code's bytes are compared many at a time, and nothing is classified.
+//! A program mostly executes code that it has executed before. Validating a cached stretch costs a fraction of finding
+//! it: the code's bytes are compared many at a time, and nothing is classified.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -13,7 +13,7 @@ use crate::guest::cpu::Cpu;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::Tlb;
 
-/// Stretches by the address that they begin at. Two stretches that share a slot are searched again each time.
+/// Stretches by their first address. Two stretches that share a slot are searched again each time.
 pub(super) struct KnownStretches {
     /// [`Self::SLOTS`] slots.
     slots: Box<[Option<Box<Stretch>>]>,
@@ -33,13 +33,13 @@ impl KnownStretches {
 }
 
 impl Lookahead {
-    /// Takes out the stretch that was kept for an address, or any other stretch if none was kept. Pass it to
+    /// Takes the stretch cached for an address out of the cache, or any other stretch if there is none. Pass it to
     /// [`Lookahead::stretch`].
     pub fn take_stretch(&mut self, rip: u64) -> Box<Stretch> {
         self.known.slot(rip).take().unwrap_or_default()
     }
 
-    /// Keeps a stretch for the next time that execution comes to `rip`, which was passed to
+    /// Caches a stretch for the next time that execution reaches `rip`, which was passed to
     /// [`take_stretch`](Self::take_stretch).
     pub fn keep_stretch(&mut self, rip: u64, stretch: Box<Stretch>) {
         *self.known.slot(rip) = Some(stretch);
@@ -47,7 +47,7 @@ impl Lookahead {
 }
 
 impl Stretch {
-    /// Returns whether this is the stretch that would be found at `rip` now.
+    /// Returns whether a search at `rip` would find this stretch again.
     pub(super) fn is_still<M: GuestMemory + ?Sized>(
         &self,
         rip: u64,
@@ -57,7 +57,7 @@ impl Stretch {
         limits: StretchLimits,
     ) -> bool {
         let Some(first) = self.instructions().first() else { return false };
-        // A stretch that was not ended by its limit ends there under any limit.
+        // A stretch that its limit did not end has the same end under any limit.
         let within = self.len <= limits.instructions
             && (self.len < self.limits.instructions || limits.instructions == self.limits.instructions);
         first.rip() == rip
@@ -69,7 +69,7 @@ impl Stretch {
             && (!self.is_predicted || self.is_still_predicted(cpu, memory))
     }
 
-    /// Returns whether each indirect branch will go where it was predicted to go.
+    /// Returns whether each indirect branch is still predicted to go to the same target.
     fn is_still_predicted<M: GuestMemory + ?Sized>(&self, cpu: &Cpu, memory: &mut M) -> bool {
         let mut prediction = Prediction::new(cpu, self.limits.alone);
         let nexts = self.instructions().iter().skip(1).map(|next| next.rip()).chain([self.end]);

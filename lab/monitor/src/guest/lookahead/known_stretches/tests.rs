@@ -9,15 +9,15 @@ use crate::guest::testing::Machine;
 
 const LIMITS: StretchLimits = StretchLimits { instructions: 16, through_branches: true, alone: true };
 
-/// What is called: two NOPs and RET.
+/// The called function: two NOPs and RET.
 const CALLED: [u8; 3] = [0x90, 0x90, 0xc3];
-/// What comes after the call: CALL [RBX], and HLT.
+/// The code after the call: CALL [RBX], and HLT.
 const AFTER: [u8; 3] = [0xff, 0x13, 0xf4];
 
-/// What the guest may do between two times that it executes a stretch.
+/// A change by the guest between two executions of a stretch.
 type Change = fn(&mut Machine, &mut StretchLimits);
 
-/// A machine at code of two pages that calls, returns, and calls what a table says.
+/// Returns a machine at code of two pages that calls, returns, and calls through a table.
 fn machine() -> Machine {
     let mut machine = Machine::long();
     let page = (machine.cpu.rip & !0xfff) + 0x1000;
@@ -105,7 +105,7 @@ fn what_has_changed_is_found_as_if_nothing_were_known() {
         lookahead.flush();
         let expected = found(&mut Lookahead::new(), &mut machine, limits);
         assert_eq!(found(&mut lookahead, &mut machine, limits), expected, "{name}");
-        // And what was found then is known.
+        // The second time, the new stretch is cached.
         assert_eq!(found(&mut lookahead, &mut machine, limits), expected, "{name}, once more");
     }
 }
@@ -128,7 +128,7 @@ fn each_page_of_the_code_has_its_own_translation() {
     machine.put(page - 2, &[0x90, 0x90, 0x90, 0x90, 0xf4]);
     let mut lookahead = Lookahead::new();
     assert_eq!(found(&mut lookahead, &mut machine, LIMITS).map(|(all, _)| all.len()), Some(4));
-    // In the new page comes a HLT after the first NOP.
+    // The new page has a HLT after the first NOP.
     let other = page + 0x4000;
     machine.put(other, &[0x90, 0xf4]);
     machine.set_page(page, other | 7);

@@ -1,9 +1,9 @@
-//! Finds out where an indirect branch will go before the instructions that come before it have executed.
+//! Predicts the target of an indirect branch before the instructions that precede it have executed.
 //!
 //! The target comes from a register or from memory. It is known if no instruction since the guest stopped can have
-//! changed it. Each instruction names the registers and the memory that it writes
-//! ([`Effects`](super::effects::Effects)). If the address of a write is not known, no memory is known after it; what is
-//! pushed later is.
+//! changed the source. Each instruction names the registers and the memory that it writes
+//! ([`Effects`](super::effects::Effects)). After a write to an unknown address no memory is known, except for later
+//! pushes.
 
 use pugmark_truth::BranchKind;
 
@@ -14,18 +14,18 @@ use crate::guest::linear::read_array;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
-/// What is known about registers and memory after some instructions that have not executed.
+/// The known state of registers and memory after some instructions that have not executed.
 #[derive(Debug)]
 pub(super) struct Prediction {
     /// The general registers that have been written, a bit for each.
     written: u16,
-    /// RSP, if it is known.
+    /// RSP, if known.
     rsp: Option<u64>,
     writes: [Write; Self::MAX],
     count: usize,
-    /// Whether memory may have been written anywhere before `writes`.
+    /// Memory may have been written anywhere before `writes`.
     is_blind: bool,
-    /// Whether nobody else writes memory.
+    /// No other processor writes memory.
     alone: bool,
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Prediction {
 struct Write {
     address: u64,
     len: u8,
-    /// The value that was written, if it is a return address.
+    /// The value written, if it is a return address.
     value: Option<u64>,
 }
 
 impl Prediction {
-    /// Maximum number of writes that are remembered.
+    /// Maximum number of tracked writes.
     const MAX: usize = 32;
 
-    /// The state before anything has executed. `alone`: nobody else writes memory meanwhile.
+    /// Returns the state before anything has executed. `alone`: no other processor writes memory meanwhile.
     pub(super) const fn new(cpu: &Cpu, alone: bool) -> Self {
         let nothing = Write { address: 0, len: 0, value: None };
         let rsp = Some(cpu.gpr[Gpr::Rsp as usize]);
@@ -70,7 +70,7 @@ impl Prediction {
         };
     }
 
-    /// Returns the target of an indirect near branch, if it is known.
+    /// Returns the target of an indirect near branch, if known.
     pub(super) fn target<M: GuestMemory + ?Sized>(
         &self,
         cpu: &Cpu,
@@ -121,7 +121,7 @@ impl Prediction {
         (self.count, self.is_blind) = (0, true);
     }
 
-    /// Returns the eight bytes at `address`, if they are known.
+    /// Returns the eight bytes at `address`, if known.
     fn read<M: GuestMemory + ?Sized>(&self, cpu: &Cpu, memory: &mut M, address: u64) -> Option<u64> {
         let overlaps = |write: &&Write| {
             let after = address.wrapping_sub(write.address) < u64::from(write.len);

@@ -14,8 +14,8 @@ const JMP_TABLE: &[u8] = &[0xff, 0x25, 0x20, 0, 0, 0];
 /// CALL [RCX + RDX * 8 + 10H]
 const CALL_TABLE: &[u8] = &[0xff, 0x54, 0xd1, 0x10];
 
-/// A machine with `code`, then `branch`, and a HLT after it. Wherever `branch` takes its target from, there is the
-/// address that is returned; two NOPs and a HLT are there.
+/// Returns a machine with `code`, then `branch`, then a HLT; and the address of two NOPs and a HLT, stored in every
+/// possible source of `branch`'s target.
 fn machine(code: &[u8], branch: &[u8]) -> (Machine, u64) {
     let mut machine = Machine::long();
     let rip = machine.cpu.rip;
@@ -25,7 +25,7 @@ fn machine(code: &[u8], branch: &[u8]) -> (Machine, u64) {
     machine.put(target, &[0x90, 0x90, 0xf4]);
     let stack = machine.cpu.get(Gpr::Rsp) & !0xfff | 0x800;
     machine.put(stack, &target.to_le_bytes());
-    // What these point to is neither the stack nor the table.
+    // These point neither to the stack nor to the table.
     let elsewhere = stack + 0x100;
     machine.put(elsewhere, &(elsewhere + 0x40).to_le_bytes());
     for (register, value) in [
@@ -45,7 +45,7 @@ fn machine(code: &[u8], branch: &[u8]) -> (Machine, u64) {
     (machine, target)
 }
 
-/// The number of instructions that are known to execute one after the other.
+/// Returns the number of instructions that are known to execute in sequence.
 fn known(machine: &mut Machine, alone: bool) -> usize {
     let mut lookahead = Lookahead::new();
     let first = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
@@ -55,7 +55,7 @@ fn known(machine: &mut Machine, alone: bool) -> usize {
     if found { stretch.instructions().len() } else { 0 }
 }
 
-/// Asserts that after the `count` instructions of `code` it is known where `branch` goes, or not.
+/// Asserts that the target of `branch` after the `count` instructions of `code` is known, or is not.
 fn check(code: &[u8], count: usize, branch: &[u8], is_known: bool) {
     let (mut machine, _) = machine(code, branch);
     let expected = if is_known { count + 3 } else { count };
@@ -83,7 +83,7 @@ fn a_target_is_known_until_an_instruction_may_have_changed_it() {
         (&[0x48, 0x89, 0xc1, 0xb8, 1, 0, 0, 0], 2, CALL_R11),
         (&[0x90, 0x90], 2, JMP_TABLE),
         (&[0x90, 0x90], 2, CALL_TABLE),
-        // MOV [RSP], RAX does not change what a table or a register says.
+        // MOV [RSP], RAX changes neither the table nor a register.
         (&[0x48, 0x89, 4, 0x24, 0x90], 2, JMP_TABLE),
         (&[0x48, 0x89, 4, 0x24, 0x90], 2, CALL_TABLE),
         (&[0x48, 0x89, 4, 0x24, 0x90], 2, JMP_RBX),
@@ -94,7 +94,7 @@ fn a_target_is_known_until_an_instruction_may_have_changed_it() {
         check(code, count, branch, true);
     }
     let unknown: &[(&[u8], usize, &[u8])] = &[
-        // PUSH RAX: what RAX holds is not followed
+        // PUSH RAX: the value of RAX is not tracked
         (&[0x90, 0x50], 2, RET),
         // MOV [RSP], RAX; MOV [RSP + 7], AL; MOV [RSP - 4], RAX; MOV [RBP], RAX
         (&[0x90, 0x48, 0x89, 4, 0x24], 2, RET),
@@ -105,7 +105,7 @@ fn a_target_is_known_until_an_instruction_may_have_changed_it() {
         (&[0x90, 0xc5, 0xfe, 0x7f, 0x44, 0x24, 0xe8], 2, RET),
         // LOCK CMPXCHG [RSP], RCX, which may write
         (&[0x90, 0xf0, 0x48, 0x0f, 0xb1, 0x0c, 0x24], 2, RET),
-        // FXSAVE [RDI]: longer than what is followed
+        // FXSAVE [RDI]: longer than tracked writes
         (&[0x90, 0x0f, 0xae, 7], 2, RET),
         // MOV RDI, [RSI]; MOV [RDI], RAX
         (&[0x48, 0x8b, 0x3e, 0x48, 0x89, 7], 2, RET),
@@ -130,7 +130,7 @@ fn a_target_is_known_until_an_instruction_may_have_changed_it() {
         (&[0x90, 0x89, 0x41, 0x28], 2, CALL_TABLE),
         // MOV [RIP + 26H], EAX: JMP is six bytes long
         (&[0x90, 0x89, 0x05, 0x26, 0, 0, 0], 2, JMP_TABLE),
-        // JMP [RIP + 20H] with a segment override, with 32-bit addresses; both bases are left out
+        // JMP [RIP + 20H] with a segment override, with 32-bit addresses; both bases are excluded
         (&[0x90, 0x90], 2, &[0x65, 0xff, 0x25, 0x20, 0, 0, 0]),
         (&[0x90, 0x90], 2, &[0x67, 0xff, 0x25, 0x20, 0, 0, 0]),
     ];
@@ -141,7 +141,7 @@ fn a_target_is_known_until_an_instruction_may_have_changed_it() {
 
 #[test]
 fn a_function_returns_after_its_call_unless_it_may_have_changed_the_address() {
-    // CALL over two bytes (a JMP over the function), then the function, then two NOPs where it returns to.
+    // CALL over two bytes (a JMP over the function), then the function, then two NOPs at the JMP's target.
     let with = |function: &[u8]| -> Vec<u8> {
         let len = function.len() as u8;
         [&[0xe8, 2, 0, 0, 0, 0xeb, len][..], function].concat()
@@ -157,7 +157,7 @@ fn a_function_returns_after_its_call_unless_it_may_have_changed_the_address() {
         (&[0x48, 0x89, 4, 0x24, 0xc3], 2),
         // MOV [RSP + 1], AL; RET
         (&[0x88, 0x44, 0x24, 1, 0xc3], 2),
-        // ADD RSP, 4; RET: half of what it pops is of the return address
+        // ADD RSP, 4; RET: pops half of the return address
         (&[0x48, 0x83, 0xc4, 4, 0xc3], 2),
         // POP RAX; PUSH RAX; RET
         (&[0x58, 0x50, 0xc3], 3),
@@ -167,7 +167,7 @@ fn a_function_returns_after_its_call_unless_it_may_have_changed_the_address() {
         let (mut machine, _) = machine(&code, &[]);
         assert_eq!(known(&mut machine, true), count, "{function:02x?}");
     }
-    // MOV RDI, [RSI]; MOV [RDI], RAX; then a call: what was written before it does not matter.
+    // MOV [RDI], RAX with an unknown RDI; then a call: writes before the call do not matter.
     let code = [&[0x48, 0x8b, 0x3e, 0x48, 0x89, 7][..], &with(RET), &[0x90, 0x90, 0xf4]].concat();
     let (mut machine, _) = machine(&code, &[]);
     assert_eq!(known(&mut machine, true), 7);

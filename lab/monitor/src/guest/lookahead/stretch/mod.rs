@@ -1,4 +1,4 @@
-//! Finds stretches: instructions that must execute one after the other, as far as that is known in advance.
+//! Finds stretches: instructions whose sequence is known in advance.
 
 use super::classify::Successors;
 use super::emulation::MAX_LEN;
@@ -7,32 +7,32 @@ use super::prediction::Prediction;
 use crate::guest::cpu::{Cpu, Mode, dr7, rflags};
 use crate::guest::memory::GuestMemory;
 
-/// Instructions that execute one after the other, unless execution leaves them at one of a few exits.
+/// Instructions that execute in sequence, unless execution leaves them at one of a few exits.
 ///
-/// No address occurs twice. No instruction is executed by hand, and none changes the way in which the next one
-/// executes. Each instruction may fault, and an interrupt may come before each.
+/// No address occurs twice. No instruction is emulated, and none changes how the next one executes. Each instruction
+/// may fault, and an interrupt may be delivered before each.
 #[derive(Clone, Debug)]
 pub struct Stretch {
     instructions: [Instruction; Self::MAX],
     pub(super) len: usize,
-    /// The instructions' bytes, one after the other, and how they are in memory.
+    /// The instructions' bytes in sequence, and their location in memory.
     code: [u8; Self::MAX * MAX_LEN],
     runs: [Run; Self::MAX],
     run_count: usize,
-    /// The limits that it was found under, at most [`Self::MAX`] instructions.
+    /// The limits of the search that found the stretch, at most [`Self::MAX`] instructions.
     pub(super) limits: StretchLimits,
-    /// Whether one of the instructions is an indirect branch, whose target was predicted.
+    /// One of the instructions is an indirect branch, whose target was predicted.
     pub(super) is_predicted: bool,
-    /// Where execution goes after the last instruction, if it did not leave the stretch before.
+    /// The next address after the last instruction, if execution did not leave the stretch before.
     pub(super) end: u64,
-    /// One bit for some of the bits of each instruction's RIP: most addresses are seen at once not to be in the
+    /// One bit for some of the bits of each instruction's RIP, which quickly excludes most addresses outside of the
     /// stretch.
     hints: u64,
     exits: [Exit; Self::MAX_EXITS],
     exit_count: usize,
 }
 
-/// An address that one of a stretch's instructions can go to and that is not the next instruction of the stretch.
+/// A possible next address of one of a stretch's instructions that is not the next instruction of the stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Exit {
     rip: u64,
@@ -40,13 +40,13 @@ struct Exit {
     executed: usize,
 }
 
-/// Instructions that follow one another in memory, within one page.
+/// Instructions that are contiguous in memory, within one page.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     rip: u64,
     /// The physical address.
     address: u64,
-    /// How many bytes it has.
+    /// Number of bytes.
     bytes: usize,
 }
 
@@ -79,18 +79,18 @@ impl Stretch {
         &self.instructions[..self.len]
     }
 
-    /// Returns the addresses that execution can go to from the stretch, each address once.
+    /// Returns the addresses to which execution can leave the stretch, each address once.
     pub fn exits(&self) -> impl ExactSizeIterator<Item = u64> {
         self.exits[..self.exit_count].iter().map(|exit| exit.rip)
     }
 
-    /// Returns whether the stretch goes back to its first instruction. A breakpoint there must not fire before that
+    /// Returns whether the stretch loops to its first instruction. A breakpoint there must not fire before that
     /// instruction has executed.
     pub fn is_loop(&self) -> bool {
         self.exits().any(|rip| rip == self.instructions[0].rip())
     }
 
-    /// Returns how many of the instructions have executed when RIP is `rip`; `begun`: at least one has executed.
+    /// Returns the number of instructions that have executed when RIP is `rip`; `begun`: at least one has executed.
     /// Returns `None` if `rip` is neither in the stretch nor one of its exits.
     pub fn executed(&self, rip: u64, begun: bool) -> Option<usize> {
         let inside = self.instructions().iter().position(|instruction| instruction.rip() == rip);
@@ -105,12 +105,12 @@ impl Stretch {
         self.instructions().iter().map(|instruction| instruction.address)
     }
 
-    /// Returns the index of the first instruction that is no longer in memory as it was found. Only the first
-    /// `executed` instructions, which have executed, and the next one to execute count. Whether the instruction at
-    /// the index executed as it was found is not known.
+    /// Returns the index of the first stale instruction, whose bytes in memory have changed since it was found. Only
+    /// the first `executed` instructions, which have executed, and the next one to execute are compared. The
+    /// instruction at the index may have executed with the old or the new bytes.
     ///
-    /// If another processor has put an INT3 in an instruction's place, the instruction executed before that: INT3 would
-    /// have ended the stretch.
+    /// If another processor has replaced an instruction by INT3, the instruction executed before that: INT3 would have
+    /// ended the stretch.
     pub fn first_changed<M: GuestMemory + ?Sized>(&self, memory: &M, executed: usize) -> Option<usize> {
         const INT3: u8 = 0xcc;
         if self.runs().all(|(_, address, bytes)| memory.holds(address, bytes)) {
@@ -126,7 +126,7 @@ impl Stretch {
         { so_far }.find(|row| !as_found(*row)).map(|(index, _)| index)
     }
 
-    /// Returns the parts of the code that follow one another in memory: RIP, physical address, bytes.
+    /// Returns the parts of the code that are contiguous in memory: RIP, physical address, bytes.
     pub(super) fn runs(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
         let mut rest = &self.code[..];
         self.runs[..self.run_count].iter().map(move |run| {
@@ -136,7 +136,7 @@ impl Stretch {
         })
     }
 
-    /// Finds the runs, when all instructions are there.
+    /// Finds the runs, once all instructions are added.
     fn find_runs(&mut self) {
         self.run_count = 0;
         let (mut begin, mut expected) = (0, None);
@@ -161,7 +161,7 @@ impl Stretch {
         self.hints & hint(rip) != 0 && self.instructions().iter().any(|instruction| instruction.rip() == rip)
     }
 
-    /// Returns whether an exit to `rip` identifies how many instructions have executed, and a breakpoint there does not
+    /// Returns whether an exit to `rip` identifies the number of executed instructions, and a breakpoint there does not
     /// stop the stretch before its end.
     fn may_exit(&self, rip: u64) -> bool {
         let first = &self.instructions[0];
@@ -180,7 +180,7 @@ impl Stretch {
         self.exit_count += 1;
     }
 
-    /// Removes the instructions after the first `len`, and their exits.
+    /// Truncates the stretch to its first `len` instructions and their exits.
     fn cut(&mut self, len: usize) {
         self.len = len;
         self.exit_count = self.exits[..self.exit_count].iter().filter(|exit| exit.executed <= len).count();
@@ -193,27 +193,26 @@ impl Default for Stretch {
     }
 }
 
-/// How far a stretch may go.
+/// The limits of a stretch.
 #[derive(Clone, Copy, Debug)]
 pub struct StretchLimits {
     /// Maximum number of instructions; [`Stretch::MAX`] is a limit too.
     pub instructions: usize,
-    /// It may continue after a branch.
+    /// The stretch may continue after a branch.
     pub through_branches: bool,
-    /// Whether nobody else writes memory meanwhile, so that what is in memory before the stretch is there when it is
-    /// read.
+    /// No other processor writes memory meanwhile, so that memory before the stretch is unchanged when it is read.
     pub alone: bool,
 }
 
 impl Lookahead {
-    /// Fills `stretch` with instructions that execute one after the other, beginning with `first`, which
-    /// [`Lookahead::next`] has just returned.
+    /// Fills `stretch` with instructions that execute in sequence, beginning with `first`, which [`Lookahead::next`]
+    /// has just returned.
     ///
-    /// If `stretch` already begins there, its code and its predictions are only checked, and it is found again if
+    /// If `stretch` already begins there, its code and its predictions are only checked, and the search is repeated if
     /// they have changed.
     ///
-    /// Returns false if nothing would be gained, or if the guest would notice: it steps itself, uses breakpoints, or
-    /// has just returned to an instruction with RF set. The content of `stretch` has no meaning then.
+    /// Returns false if a stretch has no advantage, or if the guest could detect it: it steps itself, uses breakpoints,
+    /// or has just returned to an instruction with RF set. The content of `stretch` is unspecified then.
     pub fn stretch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
@@ -235,7 +234,7 @@ impl Lookahead {
         (stretch.limits, stretch.is_predicted) = (limits, false);
         let mut next = first.rip();
         let mut prediction = Prediction::new(cpu, limits.alone);
-        // The address that execution goes to after the instructions added so far, if the stretch can end there.
+        // The next address after the instructions added so far, if the stretch can end there.
         let mut end = None;
         while stretch.len < limit {
             // An instruction that cannot be read may never be reached.
@@ -268,8 +267,8 @@ impl Lookahead {
                 stretch.add_exit(other);
             }
             if !stretch.may_exit(on) {
-                // The stretch could not end after this instruction, or both ways lead to the same address. Without this
-                // instruction it can end.
+                // The stretch could not end after this instruction, or both successors are the same address. Without
+                // this instruction it can end.
                 stretch.cut(stretch.len - 1);
                 break;
             }
@@ -290,12 +289,12 @@ impl Lookahead {
     }
 }
 
-/// Returns a bit that stands for an address.
+/// Returns the hint bit of an address.
 const fn hint(rip: u64) -> u64 {
     1 << ((rip ^ rip >> 6) % 64)
 }
 
-/// Returns where execution most probably continues after `instruction`, and where else it can continue.
+/// Returns the most probable next address after `instruction`, and the alternative.
 pub(super) fn successor_addresses(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
     let next = instruction.next_rip();
     let target = |distance: i32| next.wrapping_add_signed(i64::from(distance));

@@ -21,7 +21,7 @@ fn lengths(stretch: Option<Stretch>) -> Vec<u8> {
     stretch.map_or(Vec::new(), |stretch| stretch.instructions().iter().map(Instruction::len).collect())
 }
 
-/// A machine in 64-bit mode with `code` at RIP, followed by a HLT.
+/// Returns a machine in 64-bit mode with `code` at RIP, followed by a HLT.
 fn with(code: &[u8]) -> Machine {
     let mut machine = Machine::long();
     machine.put(machine.cpu.rip, code);
@@ -33,7 +33,7 @@ fn with(code: &[u8]) -> Machine {
 fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
     // Two NOPs, then one of these: it is not part of the stretch.
     let ends: &[&[u8]] = &[
-        // Both ways lead to the same address.
+        // Both successors are the same address.
         &[0x74, 0x00],
         // Processors differ in branches with an operand size of 16 bits.
         &[0x66, 0xe9, 0, 0, 0, 0],
@@ -62,7 +62,7 @@ fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
         let code = [&[0x90, 0x90][..], *end].concat();
         assert_eq!(lengths(find(&mut with(&code), 16)), [1, 1], "{end:x?}");
     }
-    // These are part of a stretch: loads, stores, arithmetic, PUSH, MOV DS, RDTSC.
+    // Instructions that do not end a stretch: loads, stores, arithmetic, PUSH, MOV DS, RDTSC.
     let on: &[&[u8]] = &[
         &[0x48, 0x8b, 0x03],
         &[0x48, 0x89, 0x03],
@@ -82,7 +82,7 @@ fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
 
 #[test]
 fn begins_with_a_branch_whose_target_is_known() {
-    // Puts targets into the places that the instruction may take its target from: the stack, RBX and R11.
+    // Puts targets into the possible sources: the stack, RBX and R11.
     let go = |machine: &mut Machine, stack: u64, rbx: u64, r11: u64| {
         let rsp = machine.cpu.get(Gpr::Rsp) & !0xfff | 0x800;
         machine.cpu.gpr[Gpr::Rsp as usize] = rsp;
@@ -130,8 +130,7 @@ fn one_instruction_is_none_and_the_limit_is_one() {
 
 #[test]
 fn each_instruction_lies_in_one_page() {
-    // The number of NOPs before the end of a page, then how many of the three bytes of the next instruction are in this
-    // page.
+    // The number of NOPs before the end of a page, then the number of the next instruction's three bytes in this page.
     for (nops, in_page, expected) in [(4, 3, 7), (4, 2, 4), (4, 1, 4), (4, 0, 8)] {
         let mut machine = Machine::long();
         let end = (machine.cpu.rip | 0xfff) + 1;
@@ -156,11 +155,11 @@ fn goes_through_direct_branches_and_leaves_at_exits() {
         (&[0x90, 0x74, 0x04, 0x90, 0xf4], &[0, 1, 3], &[7, 4]),
         (&[0x90, 0x90, 0x75, 0xfc, 0xf4], &[0, 1, 2], &[4, 0]),
         (&[0x90, 0xe2, 0xfd, 0xf4], &[0, 1], &[3, 0]),
-        // A loop that does not go back to the first instruction: its end begins the next stretch.
+        // A loop that does not return to the first instruction: its end begins the next stretch.
         (&[0x90, 0x90, 0x75, 0xfd], &[0, 1], &[2]),
         (&[0x90, 0x90, 0xeb, 0xfd], &[0, 1], &[2]),
-        // If two branches lead to the same address, it does not tell which one was taken. Neither does an address that
-        // execution reaches anyway.
+        // An address that two branches share does not tell which one was taken. Neither does an address that execution
+        // reaches anyway.
         (&[0x90, 0x74, 0x04, 0x78, 0x02, 0x90, 0xf4], &[0, 1], &[7, 3]),
         (&[0x90, 0x74, 0x02, 0x90, 0x90, 0x90, 0xf4], &[0, 1, 3], &[5, 4]),
     ];
@@ -276,7 +275,7 @@ fn rip_tells_how_many_have_executed() {
 #[test]
 fn notices_code_that_has_changed_up_to_the_next_instruction() {
     const INT3: u8 = 0xcc;
-    // What is written where, how many instructions have executed, and the first of which it matters.
+    // Offset and value of the write, the number of executed instructions, and the first stale instruction.
     for (offset, byte, executed, changed) in [
         (0, 0x55, 0, Some(0)),
         (0, 0x55, 3, Some(0)),

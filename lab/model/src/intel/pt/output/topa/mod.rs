@@ -18,7 +18,7 @@ const LAST_INDEX: u32 = (1 << 25) - 1;
 /// Parts whose tables have a single entry raise the PMI this number of bytes before the region is full.
 const SINGLE_ENTRY_MARGIN: u64 = 512;
 
-/// What happens because a region was filled, or on single-entry parts nearly filled.
+/// The consequences of a filled region, or of a nearly filled one on single-entry parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilledRegion {
     /// A PMI is signalled.
@@ -39,7 +39,7 @@ struct TopaRegion {
 /// A walk through tables and their regions.
 ///
 /// As a processor may, the walk reads the current page of the table once and caches it until the walk leaves the page
-/// or tracing ends: changes that software makes in the meantime are not seen, but they are counted.
+/// or tracing ends: changes by software in the meantime are not seen, but they are counted.
 #[derive(Debug)]
 pub(super) struct Topa {
     single_entry: bool,
@@ -91,8 +91,8 @@ impl Topa {
         Ok(())
     }
 
-    /// Writes bytes from the front of `bytes`, up to the end of the region or to the single-entry margin. Returns how
-    /// many, and what happened there.
+    /// Writes bytes from the front of `bytes`, up to the end of the region or to the single-entry margin. Returns their
+    /// number, and the consequences of reaching that point.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
@@ -138,7 +138,7 @@ impl Topa {
         }
     }
 
-    /// Drops the cached entries, because tracing ended.
+    /// Discards the cached entries, because tracing ended.
     pub(super) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         self.report_live_edits(mem, violations);
         self.page_address = None;
@@ -245,7 +245,7 @@ impl Topa {
         self.entry_address() & !0xfff
     }
 
-    /// Compares the cached entries, up to the END entry, with memory, and counts those that were changed.
+    /// Compares the cached entries, up to the END entry, with memory, and counts the modified ones.
     fn report_live_edits(&self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         let Some(page) = self.page_address else { return };
         let mut bytes = [0; ENTRIES_IN_PAGE * 8];

@@ -3,7 +3,7 @@ use std::vec::Vec;
 
 use super::*;
 
-/// Memory with tables, which notes every write.
+/// Memory with tables, which records every write.
 #[derive(Default)]
 struct TableMemory {
     words: BTreeMap<u64, u64>,
@@ -35,7 +35,7 @@ fn topa(name: &str) -> Topa {
     Topa::new(IntelProfile::by_name(name).expect(name))
 }
 
-/// OUTPUT_MASK_PTRS for an entry and an offset.
+/// Returns OUTPUT_MASK_PTRS for an entry and an offset.
 fn at(index: u64, offset: u64) -> u64 {
     offset << 32 | index << 7 | 0x7f
 }
@@ -204,7 +204,7 @@ fn the_last_entry_of_the_largest_table_is_followed_by_the_first() {
 
 #[test]
 fn a_single_entry_raises_its_pmi_early_and_wraps() {
-    // INT, STOP of the entry; what happens at size - 512, and at the end.
+    // INT, STOP of the entry; the consequences at size - 512, and at the end.
     let none = FilledRegion::default();
     let int = FilledRegion { int: true, stop: false };
     let stop = FilledRegion { int: false, stop: true };
@@ -234,7 +234,7 @@ fn a_live_edit_is_not_seen_but_counted() {
     assert_eq!(memory.writes[1], (0x21_0000, 16), "the cached entry");
     topa.finish(&memory, &mut violations);
     assert_eq!((violations.live_table_edits, violations.first_live_edit), (1, Some(T + 8)));
-    // With tracing off the change is allowed, and it is seen.
+    // With tracing off the change is allowed, and takes effect.
     memory.words.insert(T, 0x60_0000);
     topa.start(T, at(1, 0), &memory).expect("a table");
     topa.write(&[0; 1], &mut memory, &mut violations).expect("room");
