@@ -1,5 +1,5 @@
-//! Time as libipt keeps it: the decoder's estimate with its calibration, and libipt's answers to packets that do not
-//! fit.
+//! Time as libipt keeps it: the decoder's estimate with its calibration, and libipt's answers to packets that
+//! contradict it.
 
 use crate::{
     config::PtConfig, error::Code, event::PtEvent, event::flag, packet::PtPacket, packet::field, packet::kind,
@@ -11,15 +11,15 @@ use pugmark_decoder_core::{
 };
 use std::ffi::c_int;
 
-/// The current time, and what later packets change it by.
+/// The current time, and the state that later packets update it from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
     pub(crate) time: Estimate,
     pub(crate) calibration: Calibration,
 }
 
-/// What a function returns for an error of the time layer. A configuration without the processor's clocks only makes
-/// the time less exact.
+/// Converts an error of the time layer. A configuration without the processor's clocks is no error: it only makes the
+/// time less exact.
 fn answer(result: Result<(), TimeError>) -> Result<(), c_int> {
     match result {
         Ok(()) | Err(TimeError::UnknownRatio) => Ok(()),
@@ -85,7 +85,7 @@ impl Clock {
     }
 }
 
-/// The processor's clocks in a configuration.
+/// Returns the processor's clocks in a configuration.
 pub(crate) fn clocks(config: &PtConfig) -> Clocks {
     Clocks {
         mtc_freq: config.mtc_freq,

@@ -77,7 +77,8 @@ pub struct PtFilter {
 }
 
 impl PtFilter {
-    /// Whether an address is traced: in a range that is, if there is one, and in none that stops tracing.
+    /// Returns true if an address is traced: inside a filter range, if there is one, and outside every range that stops
+    /// tracing.
     pub(crate) fn traces(&self, address: u64) -> bool {
         const FILTER: u64 = 1;
         const STOP: u64 = 2;
@@ -111,7 +112,7 @@ pub struct PtConfig {
     pub(crate) cpuid_15h_ebx: u32,
     pub(crate) mtc_freq: u8,
     pub(crate) nom_freq: u8,
-    /// The flags of the decoder that the configuration is passed to.
+    /// The flags of the kind of decoder that gets the configuration.
     pub(crate) flags: [u32; 4],
     pub(crate) filter: PtFilter,
 }
@@ -133,11 +134,11 @@ impl PtConfig {
         filter: PtFilter { config: 0, ranges: [[0; 2]; 4], reserved: [0; 8] },
     };
 
-    /// Copies the caller's configuration. Fields that an older caller does not know are zero; fields of a newer
-    /// caller after the end of our structure are ignored. `None`: it is too short, or has no buffer.
+    /// Copies the caller's configuration. Fields that an older caller does not know are zero; those that a newer caller
+    /// has after the end of our structure are ignored. `None`: the configuration is too short, or has no buffer.
     ///
     /// # Safety
-    /// `user` is null or points to as many readable bytes as its field `size` says, and at least to that field.
+    /// `user` is null or points to as many readable bytes as its field `size` says, at least up to that field.
     pub(crate) unsafe fn from_user(user: *const Self) -> Option<Self> {
         if user.is_null() {
             return None;
@@ -158,17 +159,17 @@ impl PtConfig {
         is_buffer.then_some(config)
     }
 
-    /// The number of bytes in the buffer.
+    /// Returns the number of bytes in the buffer.
     pub(crate) fn len(&self) -> u64 {
         (self.end.addr() - self.begin.addr()) as u64
     }
 
-    /// The offset of a byte that the caller sets a decoder to, or `None` after the end of the buffer.
+    /// Returns `offset` if it is inside the buffer.
     pub(crate) fn checked(&self, offset: u64) -> Option<u64> {
         (offset <= self.len()).then_some(offset)
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     ///
     /// # Safety
     /// The buffer is readable as long as the slice is used, and nobody writes to it meanwhile.
@@ -178,8 +179,8 @@ impl PtConfig {
     }
 }
 
-/// Models that have erratum SKL014 in libipt 2.0.5, but not in later versions. The callers' traces may be of that
-/// time; traces without the erratum are not changed by it.
+/// Models that have erratum SKL014 in libipt 2.0.5, but not in later versions. The callers' traces may be that old;
+/// handling the erratum does not change traces without it.
 const WITH_SKL014: [u8; 4] = [0x8f, 0x97, 0x9a, 0xbf];
 
 /// Writes the errata of a processor.

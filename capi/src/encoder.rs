@@ -48,7 +48,7 @@ impl Encoder {
     /// The buffer is writable.
     unsafe fn next(&mut self, packet: &PtPacket) -> c_int {
         let mut bytes = PacketBytes::default();
-        // libipt looks for room first, but for what decides how much room is needed.
+        // libipt checks the room first; only the fields that decide the packet's size are checked before.
         let (size, checked) = encode(packet, &mut bytes);
         match checked {
             Ok(()) => {
@@ -61,8 +61,8 @@ impl Encoder {
     }
 }
 
-/// Writes the packet's bytes and returns their number, and what is wrong with the packet. Where libipt needs room for a
-/// packet before it sees that the packet is wrong, the number is how much room.
+/// Writes the packet's bytes and returns their number, and the packet's error. Where libipt asks for room before it
+/// finds the error, the number is the room.
 fn encode(packet: &PtPacket, out: &mut PacketBytes) -> (usize, Result<(), Code>) {
     let wrong = |size, code| (size, Err(code));
     let flag = |field| packet.flag(field);
@@ -179,7 +179,7 @@ fn encode(packet: &PtPacket, out: &mut PacketBytes) -> (usize, Result<(), Code>)
     }
 }
 
-/// A CYC of more cycles than can be read back: ten bytes, which libipt writes nevertheless.
+/// Writes a CYC of more cycles than can be read back: ten bytes, which libipt writes nevertheless.
 fn long_cyc(cycles: u64, out: &mut PacketBytes) -> (usize, Result<(), Code>) {
     // The casts keep the bits of that byte only.
     out[0] = (cycles << 3) as u8 | 0b111;
@@ -191,7 +191,7 @@ fn long_cyc(cycles: u64, out: &mut PacketBytes) -> (usize, Result<(), Code>) {
     (1 + further, Ok(()))
 }
 
-/// Makes an encoder at the begin of the buffer; null if the configuration is too short or has no buffer.
+/// Makes an encoder at the start of the buffer; null if the configuration is too short or has no buffer.
 ///
 /// # Safety
 /// `config` is null or points to a `struct pt_config` with as many bytes as it says. The buffer is writable until the
@@ -206,11 +206,11 @@ pub unsafe extern "C" fn pt_alloc_encoder(config: *const PtConfig) -> *mut Encod
 /// Frees the encoder.
 ///
 /// # Safety
-/// `encoder` is null or from [`pt_alloc_encoder`], and is not used any more.
+/// `encoder` is null or from [`pt_alloc_encoder`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_free_encoder(encoder: *mut Encoder) {
     if !encoder.is_null() {
-        // SAFETY: pt_alloc_encoder made it of a box.
+        // SAFETY: `pt_alloc_encoder` made it from a box.
         drop(unsafe { Box::from_raw(encoder) });
     }
 }
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn pt_free_encoder(encoder: *mut Encoder) {
 /// Goes to `offset`.
 ///
 /// # Safety
-/// `encoder` is null or from [`pt_alloc_encoder`], and nobody else uses it now.
+/// `encoder` is null or from [`pt_alloc_encoder`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_enc_sync_set(encoder: *mut Encoder, offset: u64) -> c_int {
     // SAFETY: by contract.
@@ -254,7 +254,8 @@ pub unsafe extern "C" fn pt_enc_get_config(encoder: *const Encoder) -> *const Pt
 /// Writes a packet and returns its size.
 ///
 /// # Safety
-/// As for [`pt_enc_sync_set`]; `packet` is null or points to the header's structure. Nobody else uses the buffer now.
+/// As for [`pt_enc_sync_set`]; `packet` is null or points to the header's structure. Nobody else uses the buffer during
+/// the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_enc_next(encoder: *mut Encoder, packet: *const PtPacket) -> c_int {
     // SAFETY: by contract.
@@ -262,6 +263,6 @@ pub unsafe extern "C" fn pt_enc_next(encoder: *mut Encoder, packet: *const PtPac
     // SAFETY: by contract.
     let Some(packet) = (unsafe { packet.as_ref() }) else { return Code::Invalid.status() };
     let packet = *packet;
-    // SAFETY: the buffer is writable by the contract of pt_alloc_encoder.
+    // SAFETY: the buffer is writable by the contract of `pt_alloc_encoder`.
     unsafe { encoder.next(&packet) }
 }

@@ -33,13 +33,13 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// What a function returns for the error.
+    /// Returns the negated code, the value that functions return for the error.
     pub(crate) const fn status(self) -> c_int {
         -(self as c_int)
     }
 }
 
-/// What libipt calls an error of the decoder.
+/// libipt's code for each error of the decoder.
 impl From<ErrorKind> for Code {
     fn from(kind: ErrorKind) -> Self {
         match kind {
@@ -64,7 +64,7 @@ impl From<ErrorKind> for Code {
             ErrorKind::ReturnWithoutCall { .. } => Self::ReturnWithoutCall,
             ErrorKind::BadReturnCompression { .. } => Self::BadReturn,
             ErrorKind::StateMismatch { .. } | ErrorKind::ModeMismatch { .. } => Self::BadStatusUpdate,
-            // What remains are errors of other kinds of recordings, and those that libipt calls internal as well.
+            // Errors of other kinds of recordings, and those that libipt calls internal as well.
             _ => Self::Internal,
         }
     }
@@ -102,7 +102,7 @@ const TEXTS: [&CStr; 28] = [
     c"unknown cpu",
 ];
 
-/// Returns the text of an error, which stays valid. The number is not negated.
+/// Returns the text of an error; it is static. The code is the positive one.
 #[unsafe(no_mangle)]
 pub extern "C" fn pt_errstr(code: c_int) -> *const c_char {
     let text = usize::try_from(code).ok().and_then(|code| TEXTS.get(code));

@@ -12,7 +12,7 @@ pub struct PtEvent {
     pub(crate) lost_mtc: u32,
     pub(crate) lost_cyc: u32,
     pub(crate) reserved: [u64; 2],
-    /// The union. The tests of the layout say which of its words holds which field.
+    /// The union. The tests in `layout` list the fields of each word.
     pub(crate) variant: [u64; 4],
 }
 
@@ -55,7 +55,7 @@ pub(crate) mod kind {
     pub(crate) const SHUTDOWN: c_int = 31;
     pub(crate) const UINTR: c_int = 32;
     pub(crate) const UIRET: c_int = 33;
-    /// None that a caller sees: its packet takes part in a FUP or TIP.
+    /// Internal, never given to a caller: its packet takes part in a FUP or TIP.
     pub(crate) const IGNORED: c_int = -1;
 }
 
@@ -64,7 +64,7 @@ pub(crate) mod flag {
     pub(crate) const IP_SUPPRESSED: u32 = 1 << 0;
     pub(crate) const STATUS_UPDATE: u32 = 1 << 1;
     pub(crate) const HAS_TSC: u32 = 1 << 2;
-    /// Its FUP begins an asynchronous branch, too. No caller sees it.
+    /// Internal: the event's FUP begins an asynchronous branch, too.
     pub(crate) const SHARES_FUP: u32 = 1 << 31;
 
     pub(crate) const RESUMED: u64 = 1 << 0;
@@ -93,7 +93,8 @@ impl PtEvent {
         matches!(self.kind, kind::IFLAGS..=kind::UIRET)
     }
 
-    /// The word of the union with the address at which the event takes effect, if it has one and packets give it.
+    /// Returns the index of the union's word with the address at which the event takes effect, if packets give such an
+    /// address.
     pub(crate) const fn ip_word(&self) -> Option<usize> {
         match self.kind {
             kind::ENABLED
@@ -124,7 +125,7 @@ impl PtEvent {
     }
 }
 
-/// What the events of a queue wait for.
+/// The packet that the events of a queue wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     PsbEnd,
@@ -132,10 +133,10 @@ pub(crate) enum Wait {
     Fup,
 }
 
-/// The most events that wait for one packet.
+/// The maximum number of events that wait for one packet.
 const MOST: usize = 6;
 
-/// A ring of events. Two of its places are never used, as in libipt, so that it is full with six events.
+/// A ring of events. As in libipt two of its places are never used, so it is full with six events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
     events: [PtEvent; 8],
@@ -172,17 +173,17 @@ impl Queue {
         Some(event)
     }
 
-    /// Where the first event of a kind is.
+    /// Returns the index of the first event of a kind.
     fn at(&self, kind: c_int) -> Option<usize> {
         (0..self.len).map(|at| (self.begin + at) % 8).find(|&at| self.events[at].kind == kind)
     }
 
-    /// The first event of a kind.
+    /// Returns the first event of a kind.
     pub(crate) fn find(&self, kind: c_int) -> Option<&PtEvent> {
         Some(&self.events[self.at(kind)?])
     }
 
-    /// The first event of a kind, to be changed.
+    /// Returns the first event of a kind, to be changed.
     pub(crate) fn find_mut(&mut self, kind: c_int) -> Option<&mut PtEvent> {
         Some(&mut self.events[self.at(kind)?])
     }

@@ -1,4 +1,4 @@
-//! Event Trace: CFE packets say what happened to the control flow, EVD packets before them say more about it.
+//! Event Trace: a CFE packet gives a control-flow event, EVD packets before it its details.
 
 use crate::{
     error::Code,
@@ -40,7 +40,8 @@ pub(crate) enum Binding {
     Nothing,
 }
 
-/// The kind of event that a type of CFE is, and what it waits for without an address while tracing is enabled.
+/// Returns the kind of event of a CFE type, and the packet that a CFE without an address waits for while tracing is
+/// enabled.
 const fn kind_of(cfe: u8) -> Option<(std::ffi::c_int, Binding)> {
     Some(match cfe {
         cfe::INTR => (kind::INTERRUPT, Binding::BranchFup),
@@ -74,7 +75,7 @@ impl EventData {
         self.0.is_some()
     }
 
-    /// Adds what a packet says.
+    /// Adds the contents of a packet.
     pub(crate) fn add(&mut self, Evd { kind, payload }: Evd) -> Result<(), Code> {
         let (bit, word) = match kind {
             evd::CR2 if self.is_some() => return Err(Code::BadContext),
@@ -95,8 +96,8 @@ impl EventData {
         Ok(())
     }
 
-    /// Takes what was said, makes the event of a packet with it, and says what the event waits for. `None`: there is
-    /// no event for that type.
+    /// Takes the contents, and returns the event of a CFE packet with them and the packet that it waits for. `None`:
+    /// there is no event for that type.
     pub(crate) fn event(&mut self, packet: Cfe, enabled: bool) -> Result<Option<(PtEvent, Binding)>, Code> {
         let data = self.0.take();
         let Some((kind, alone)) = kind_of(packet.kind) else {
@@ -114,7 +115,7 @@ impl EventData {
             cfe::SIPI | cfe::UINTR => vector,
             _ => 0,
         };
-        // They come where nothing executes.
+        // These occur while nothing executes.
         if matches!(kind, kind::RSM | kind::SIPI) {
             if packet.ip {
                 return Err(Code::BadPacket);

@@ -1,12 +1,12 @@
-//! The most common packets, read faster than by the decoder's code for all packets.
+//! The most common packets, read faster than by the decoder's general code.
 
 use crate::packet::{PtPacket, field, kind};
 use pugmark_decoder_core::packet::{Cyc, Ip};
 
-/// How many bytes the address of a packet has, by its three bits for that; `None` where the decoder has to look.
+/// Size of a packet's address in bytes, by the three bits of IPBytes; `None` where the decoder has to look.
 const SIZES: [Option<u8>; 8] = [Some(0), Some(2), Some(4), Some(6), Some(6), None, Some(8), None];
 
-/// A packet with an address: the three bits, the address's bytes as a number, and its own size.
+/// Returns a packet with an address: the three bits, the address's bytes as a number, and its own size.
 #[inline(always)]
 fn address(bytes: &[u8; 9]) -> Option<(u8, u64, u32)> {
     let [first, rest @ ..] = *bytes;
@@ -16,15 +16,15 @@ fn address(bytes: &[u8; 9]) -> Option<(u8, u64, u32)> {
     Some((form, u64::from_le_bytes(rest) & mask, 1 + u32::from(size)))
 }
 
-/// The address of a packet that is known to have one and does not suppress it: its three bits, its bytes as a number,
-/// and the packet's size. `None`: the decoder has to look.
+/// Returns the address of a packet that is known to have one and does not suppress it: its three bits, its bytes as a
+/// number, and the packet's size. `None`: the decoder has to look.
 #[inline(always)]
 pub(crate) fn given_ip(bytes: &[u8]) -> Option<(u8, u64, usize)> {
     let (form, payload, size) = address(bytes.first_chunk()?)?;
     (form != 0).then_some((form, payload, size as usize))
 }
 
-/// The address of a packet that is known to have one, and the packet's size. `None`: the decoder has to look.
+/// Returns the address of a packet that is known to have one, and the packet's size. `None`: the decoder has to look.
 #[inline]
 pub(crate) fn ip(bytes: &[u8]) -> Option<(Ip, usize)> {
     let (form, payload, size) = address(bytes.first_chunk()?)?;
@@ -39,8 +39,8 @@ pub(crate) fn ip(bytes: &[u8]) -> Option<(Ip, usize)> {
     Some((ip, size as usize))
 }
 
-/// How many outcomes each short TNT packet has, by its byte; zero for other bytes. On some processors an instruction
-/// for the highest set bit takes longer.
+/// Number of outcomes in a short TNT packet, by its byte; zero for other bytes. On some processors an instruction for
+/// the highest set bit takes longer.
 pub(crate) const TNT_LEN: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 4;
@@ -51,7 +51,7 @@ pub(crate) const TNT_LEN: [u8; 256] = {
     table
 };
 
-/// The outcomes of a short TNT packet, and how many these are.
+/// Returns the outcomes of a short TNT packet, and their number.
 #[inline(always)]
 pub(crate) const fn outcomes_of(byte: u8) -> (u64, u8) {
     let len = TNT_LEN[byte as usize];
@@ -59,7 +59,7 @@ pub(crate) const fn outcomes_of(byte: u8) -> (u64, u8) {
     ((byte >> 1) as u64 ^ 1 << len, len)
 }
 
-/// The number in a CYC of one or two bytes, and the packet's size.
+/// Returns the number in a CYC of one or two bytes, and the packet's size.
 #[inline]
 fn cycles(first: u8, second: u8) -> Option<(u64, u32)> {
     let low = u64::from(first >> 3);
@@ -71,21 +71,21 @@ fn cycles(first: u8, second: u8) -> Option<(u64, u32)> {
     }
 }
 
-/// The CYC at the start of the bytes, and its size. `None`: the decoder has to look.
+/// Returns the CYC at the start of the bytes, and its size. `None`: the decoder has to look.
 #[inline]
 pub(crate) fn cyc(bytes: &[u8]) -> Option<(Cyc, usize)> {
     let (cycles, size) = cycles(*bytes.first()?, *bytes.get(1)?)?;
     Some((Cyc { cycles }, size as usize))
 }
 
-/// The packet at the start of the bytes: a short TNT, one with an address, an MTC, or a CYC of one or two bytes.
-/// `None`: it is another one, or near the end, so the decoder has to look.
+/// Returns the packet at the start of the bytes: a short TNT, one with an address, an MTC, or a CYC of one or two
+/// bytes. `None`: it is another one, or near the end, so the decoder has to look.
 #[inline(always)]
 pub(crate) fn packet(bytes: &[u8]) -> Option<PtPacket> {
     let bytes: &[u8; 9] = bytes.first_chunk()?;
     let [first, second, ..] = *bytes;
     if first & 1 == 0 {
-        // Zero is a PAD, two begins other packets. The highest set bit ends the outcomes.
+        // 0 is a PAD, 2 the first byte of other packets. The highest set bit ends the outcomes.
         let outcomes = u64::from(first >> 1);
         let len = TNT_LEN[usize::from(first)];
         if len == 0 {

@@ -1,4 +1,4 @@
-//! Holds the layouts of our structures against the header's.
+//! Compares the layouts of our structures with the header's.
 //!
 //! A C program sets each field to all ones in a structure of zeros, and prints which bits are set.
 
@@ -74,7 +74,7 @@ fn layouts() -> Vec<Layout> {
         "mtc_freq" = mtc_freq: u8, "nom_freq" = nom_freq: u8,
         "flags.variant.reserved[0]" = flags: u32,
     ]);
-    // Structures in it, by their first or last field.
+    // Nested structures, by their first or last field.
     for (name, at, width) in [
         ("cpu.vendor", offset_of!(PtConfig, cpu) * 8, 32),
         ("errata.bdm70", offset_of!(PtConfig, errata) * 8, 1),
@@ -138,7 +138,7 @@ fn layouts() -> Vec<Layout> {
     ]
 }
 
-/// The fields of an event's union: the word, the first bit in it, and the number of bits.
+/// Returns the fields of an event's union: the word, the first bit in it, and the number of bits.
 fn variant_fields() -> [(&'static str, u32, u64, u32); 36] {
     [
         ("enabled.ip", 0, 1, 64),
@@ -180,7 +180,7 @@ fn variant_fields() -> [(&'static str, u32, u64, u32); 36] {
     ]
 }
 
-/// The same for the fields of events that the header has since 2.1.
+/// Returns the same for the fields of events that the header has since 2.1.
 fn newer_variant_fields() -> [(&'static str, u32, u64, u32); 26] {
     [
         ("tip.ip", 0, 1, 64),
@@ -212,7 +212,7 @@ fn newer_variant_fields() -> [(&'static str, u32, u64, u32); 26] {
     ]
 }
 
-/// The fields that the header has since 2.1, by the structure's name.
+/// Returns the fields that the header has since 2.1, by the structure's name.
 fn newer_fields() -> BTreeMap<&'static str, Vec<(String, u32, u32)>> {
     let variant = offset_of!(PtEvent, variant) as u32 * 8;
     let event = newer_variant_fields()
@@ -280,7 +280,7 @@ fn payload_fields() -> impl Iterator<Item = (&'static str, Field)> {
     .into_iter()
 }
 
-/// A C program that prints "NAME SIZE" for each structure, and "NAME.FIELD FIRST-BIT BITS" for each field.
+/// Returns a C program that prints "NAME SIZE" for each structure, and "NAME.FIELD FIRST-BIT BITS" for each field.
 fn program(layouts: &[Layout]) -> String {
     let mut text = String::from(
         r#"#include <intel-pt.h>
@@ -310,9 +310,9 @@ int main(void)
     text + "return 0;\n}\n"
 }
 
-/// Holds our structures against the header of a release, if it is there. Newer releases add fields in bits and words
-/// that older ones leave free, and words at the end of events, which ours have, too: whoever calls says how long its
-/// structure is.
+/// Compares our structures with the header of a release, if it is there. Newer releases add fields in bits and words
+/// that older ones leave free, and words at the end of events. Our events have those words, too, as callers give the
+/// size of their structure.
 fn compare(release: &Release) -> bool {
     let Some(include) = release.include() else {
         println!("{}", release.skipped());

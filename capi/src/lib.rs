@@ -4,7 +4,7 @@
 //! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists the functions and their
 //! tests.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!  C program, linked with libipt.so.2
@@ -18,11 +18,11 @@
 //!  pugmark_decoder_core: packets from and to bytes, errata, time
 //! ```
 //!
-//! Events, their order and each status are libipt's: `query` reads ahead as libipt does, and `flow` walks over the
-//! code as libipt does, with a reader of instructions that gives every byte string the length that libipt's gives it.
-//! From decoder-core comes what the manual alone decides: packets, the errata of processors, the time. An image has
-//! sections of files, or asks the program's callback. `config`, `event`, `error` and `packet` are the header's
-//! structures. `events` is the event decoder that libipt has since 2.1; it stands on packets alone.
+//! Events, their order and each status are libipt's: `query` reads ahead as libipt does, and `flow` walks over the code
+//! as libipt does, with an instruction reader that finds the same lengths as libipt's. decoder-core provides what the
+//! manual alone decides: packets, the errata of processors, the time. An image reads sections of files, or asks the
+//! program's callback. `config`, `event`, `error` and `packet` are the header's structures. `events` is the event
+//! decoder that libipt has since 2.1; it uses packets alone.
 //!
 //! # Example
 //!
@@ -77,15 +77,15 @@
 //! }
 //! ```
 //!
-//! # What callers promise
+//! # Promises of callers
 //!
 //! Every function checks its arguments as libipt does: where libipt answers `-pte_invalid` to a null pointer, so does
-//! the function. What it cannot check is the `# Safety` of each function. Pointers to decoders must come from the
-//! function that allocates them, and a decoder is used by one thread at a time.
+//! the function. The `# Safety` section of each function has the rest. Pointers to decoders must come from the function
+//! that allocates them, and a decoder is used by one thread at a time.
 //!
-//! A panic never leaves a function: a panic that would leave an `extern "C"` function ends the process, and the
-//! release profile ends it where it happens. Catching it instead would let a decoder be used whose state is not known
-//! any more. The decoder returns errors for whatever is in the trace and panics nowhere on purpose.
+//! A panic never leaves a function: a panic that would leave an `extern "C"` function aborts the process, and the
+//! release profile aborts at the panic. Catching it would allow use of a decoder in an unknown state. The decoder
+//! returns errors for any trace and panics nowhere on purpose.
 
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!(

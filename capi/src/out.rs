@@ -36,7 +36,7 @@ pub(crate) unsafe fn write_start<T: Copy>(value: &T, out: *mut T, size: usize) {
     unsafe { write_out(value, out, size.min(size_of::<T>())) }
 }
 
-/// Writes an offset of a decoder: none if there is no decoder, and nothing in it before the first synchronisation.
+/// Writes an offset of a decoder. The outer `None`: there is no decoder; the inner one: it was never synchronised.
 ///
 /// # Safety
 /// `out` is null or writable.

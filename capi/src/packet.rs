@@ -1,7 +1,7 @@
 //! `struct pt_packet`, and the decoder's packets in it.
 //!
-//! The structure is two numbers and a union of structures with bit fields. A `Field` says where in the union's sixteen
-//! bytes a field of one of them is; a test compares each with the header.
+//! The structure is two numbers and a union of structures with bit fields. A `Field` gives the position of one of these
+//! in the union's sixteen bytes; a test compares each with the header.
 
 use pugmark_decoder_core::packet::{
     Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre,
@@ -14,8 +14,8 @@ use std::ffi::c_int;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PtPacket {
     pub(crate) kind: c_int,
-    /// The size, and three bytes that belong to no field and are zero. One number is written and read back in one
-    /// piece, which is several times as fast.
+    /// The size, and three padding bytes that are zero. As one number it is written and read in one piece, several
+    /// times as fast.
     pub(crate) size: u32,
     pub(crate) payload: [u64; 2],
 }
@@ -55,7 +55,7 @@ pub(crate) mod kind {
     pub(crate) const CFE: c_int = 27;
     pub(crate) const EVD: c_int = 28;
 
-    /// Returns whether packets of a kind give the time.
+    /// Returns true if packets of a kind are timing packets.
     pub(crate) const fn is_time(kind: c_int) -> bool {
         matches!(kind, TSC | CBR | TMA | MTC | CYC)
     }
@@ -66,7 +66,7 @@ pub(crate) const LEAF_EXEC: u64 = 0;
 /// `pt_mol_tsx`.
 pub(crate) const LEAF_TSX: u64 = 0x20;
 
-/// A field of the union: its first bit, and how many bits it has. No field lies across both words.
+/// A field of the union: its first bit, and its width in bits. No field crosses the two words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     pub(crate) at: u32,
@@ -142,7 +142,7 @@ impl PtPacket {
         self
     }
 
-    /// The structure as words.
+    /// Returns the structure as words.
     #[inline(always)]
     pub(crate) const fn words(&self) -> [u64; 3] {
         [self.kind.cast_unsigned() as u64 | (self.size as u64) << 32, self.payload[0], self.payload[1]]
@@ -156,7 +156,7 @@ impl PtPacket {
         self.get(field) != 0
     }
 
-    /// The address, if the packet has one.
+    /// Returns the address, if the packet has one.
     pub(crate) fn address(&self) -> Ip {
         let payload = self.get(field::IP_IP);
         match self.get(field::IP_IPC) {
@@ -169,7 +169,7 @@ impl PtPacket {
         }
     }
 
-    /// The mode, if the packet is a MODE.Exec.
+    /// Returns the mode, if the packet is a MODE.Exec.
     pub(crate) const fn exec_mode(&self) -> ModeExec {
         ModeExec {
             cs_l: self.flag(field::MODE_EXEC_CSL),
@@ -178,7 +178,7 @@ impl PtPacket {
         }
     }
 
-    /// The packet's fields, if it is a CFE.
+    /// Returns the packet's fields, if it is a CFE.
     pub(crate) const fn cfe(&self) -> Cfe {
         // Each field is as wide as the type, but for the type of event, which has five bits.
         Cfe {
@@ -188,15 +188,15 @@ impl PtPacket {
         }
     }
 
-    /// The packet's fields, if it is an EVD.
+    /// Returns the packet's fields, if it is an EVD.
     pub(crate) const fn evd(&self) -> Evd {
         // The type has six bits.
         Evd { kind: self.get(field::EVD_TYPE) as u8, payload: self.get(field::EVD_PAYLOAD) }
     }
 
-    /// The bits of an event, if the packet is a MODE.TSX.
+    /// Returns the bits of an event, if the packet is a MODE.TSX.
     pub(crate) const fn tsx(&self) -> u64 {
-        // They are in the same order in both.
+        // Both have the bits in the same order.
         self.get(field::MODE_TSX_INTX) | self.get(field::MODE_TSX_ABRT) << 1
     }
 
@@ -216,7 +216,7 @@ impl PtPacket {
         Self::new(kind).with(field::IP_IPC, form).with(field::IP_IP, payload)
     }
 
-    /// The decoder's packet, without its size, or `None` if libipt 2.1.2 does not know it.
+    /// Returns the decoder's packet, without its size, or `None` if libipt 2.1.2 does not know it.
     #[inline(always)]
     pub(crate) fn from_packet(packet: Packet) -> Option<Self> {
         Some(match packet {

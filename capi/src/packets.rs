@@ -20,25 +20,25 @@ use std::{ffi::c_int, ptr};
 pub struct PacketDecoder {
     config: PtConfig,
     packets: Packets<'static>,
-    /// Where the next packet is; `None` before the first synchronisation. Erratum SKZ84 can lead one byte after the
+    /// The offset of the next packet; `None` before the first synchronisation. Erratum SKZ84 can lead one byte past the
     /// end.
     position: Option<u64>,
     sync: Option<u64>,
 }
 
-/// A packet and its size, or what the function returns instead.
+/// A packet and its size, or the function's error status.
 type Decoded = Result<(PtPacket, u64), c_int>;
 
 impl PacketDecoder {
     /// # Safety
     /// As in [`pt_pkt_alloc_decoder`].
     pub(crate) unsafe fn new(config: PtConfig) -> Self {
-        // SAFETY: the buffer stays as it is while the decoder exists, but for what `unknown` says.
+        // SAFETY: the buffer does not change while the decoder exists, except in `unknown`.
         let packets = Self::packets(unsafe { config.trace() });
         Self { config, packets, position: None, sync: None }
     }
 
-    /// What errata do to packets is decided in `next`, as libipt 2.0.5 does.
+    /// Makes the reader without errata: `next` handles those as libipt 2.0.5 does.
     fn packets(trace: &'static [u8]) -> Packets<'static> {
         Packets::with_config(trace, Config { dialect: Dialect::Libipt, ..Config::new() })
     }
@@ -57,11 +57,11 @@ impl PacketDecoder {
     pub(crate) fn sync_forward(&mut self) -> c_int {
         let psb = PSB.len() as u64;
         let position = match self.position {
-            // The PSB that the decoder is at is not the next one.
+            // The current PSB is not the next one.
             Some(position) if self.sync == Some(position) => position + psb,
             position => position.unwrap_or(0),
         };
-        // The packet before may have eaten the first bytes of a PSB.
+        // The packet before may have swallowed the first bytes of a PSB.
         let from = position - position.min(psb - 1);
         if from > self.config.len() {
             return Code::Internal.status();
@@ -86,7 +86,7 @@ impl PacketDecoder {
         }
     }
 
-    /// Goes to an offset, whatever is there.
+    /// Goes to an offset, without looking for a PSB.
     pub(crate) fn sync_set(&mut self, offset: u64) -> c_int {
         match self.config.checked(offset) {
             Some(offset) => self.synced(offset),
@@ -94,12 +94,12 @@ impl PacketDecoder {
         }
     }
 
-    /// Where the next packet is.
+    /// Returns the offset of the next packet.
     pub(crate) fn position(&self) -> Option<u64> {
         self.position
     }
 
-    /// The next packet, if it is a common one.
+    /// Returns the next packet, if it is a common one.
     #[inline(always)]
     fn next_common(&mut self) -> Option<PtPacket> {
         let position = self.position?;
@@ -131,7 +131,7 @@ impl PacketDecoder {
         Ok((packet, size))
     }
 
-    /// What `next` does where the decoder has an error.
+    /// Handles an error of the decoder in `next`.
     #[cold]
     fn failed(&mut self, position: u64, kind: ErrorKind) -> Decoded {
         self.packets.set_offset(position);
@@ -148,17 +148,17 @@ impl PacketDecoder {
         }
     }
 
-    /// Where the decoder was synchronised last.
+    /// Returns the offset of the last synchronisation.
     pub(crate) fn sync_position(&self) -> Option<u64> {
         self.sync
     }
 
-    /// Returns whether the configuration has an erratum.
+    /// Returns true if the configuration has an erratum.
     pub(crate) fn has(&self, erratum: u32) -> bool {
         self.config.errata.has(erratum)
     }
 
-    /// Returns whether erratum SKZ84 led over the end of the buffer.
+    /// Returns true if erratum SKZ84 led past the end of the buffer.
     pub(crate) fn is_after_end(&self) -> bool {
         self.position.is_some_and(|position| position > self.config.len())
     }
@@ -168,8 +168,8 @@ impl PacketDecoder {
         self.position = self.position.map(|position| position + bytes);
     }
 
-    /// Erratum SKD007: an OVF follows a CYC that was cut off after its first byte. If it does after this CYC, which was
-    /// read just now, goes on after the OVF.
+    /// Handles erratum SKD007: an OVF follows a CYC that was cut off after its first byte. If that is true of this CYC,
+    /// which was just read, skips to the OVF and returns true.
     pub(crate) fn skip_cut_off_cyc(&mut self, cyc: &PtPacket) -> bool {
         let next = self.position.and_then(|position| self.packets.bytes().get(position as usize));
         // The field of a CYC of two bytes has twelve bits.
@@ -180,7 +180,7 @@ impl PacketDecoder {
         is_cut_off
     }
 
-    /// Returns whether a packet begins here that libipt 2.1.2 does not know but the decoder does: TRIG.
+    /// Returns true if a packet begins here that the decoder knows but libipt 2.1.2 does not: TRIG.
     #[cold]
     fn is_newer(&self, position: u64) -> bool {
         // A position in the buffer fits.
@@ -191,7 +191,7 @@ impl PacketDecoder {
     /// Asks the caller's reader of unknown packets.
     #[cold]
     fn unknown(&mut self, position: u64) -> Decoded {
-        // It may write to the buffer, so nothing borrows the buffer meanwhile.
+        // The callback may write to the buffer, so nothing borrows the buffer meanwhile.
         self.packets = Self::packets(&[]);
         let answer = ask(&self.config, position);
         // SAFETY: as in `new`.
@@ -204,15 +204,15 @@ impl PacketDecoder {
 }
 
 /// Asks the caller's reader of unknown packets about the packet at a position in the buffer. Returns its size and the
-/// packet. The reader may write to the buffer, so nobody may have a slice of it.
+/// packet. The callback may write to the buffer, so no slice of it may exist.
 #[cold]
 pub(crate) fn ask(config: &PtConfig, position: u64) -> Result<(u64, PtPacket), c_int> {
     let Some(callback) = config.callback else { return Err(Code::BadOpcode.status()) };
     // A position in the buffer fits.
     let at = config.begin.wrapping_add(position as usize).cast_const();
     let mut packet = PtPacket::new(kind::UNKNOWN).with(field::UNKNOWN_PACKET, at.addr() as u64);
-    // SAFETY: the caller of the function that made the decoder promised a function of this type; the place that it
-    // writes to has the two pointers of `struct pt_packet_unknown`.
+    // SAFETY: the caller that made the decoder promised a function of this type; the payload has room for the two
+    // pointers of `struct pt_packet_unknown`.
     let size = unsafe { callback((&raw mut packet.payload).cast(), config, at, config.context) };
     let Ok(length) = u64::try_from(size) else { return Err(size) };
     packet.size = u8::try_from(length).map_err(|_| Code::Invalid.status())?.into();
@@ -239,11 +239,11 @@ pub unsafe extern "C" fn pt_pkt_alloc_decoder(config: *const PtConfig) -> *mut P
 /// Frees the decoder.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_pkt_alloc_decoder`], and is not used any more.
+/// `decoder` is null or from [`pt_pkt_alloc_decoder`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_pkt_free_decoder(decoder: *mut PacketDecoder) {
     if !decoder.is_null() {
-        // SAFETY: pt_pkt_alloc_decoder made it of a box.
+        // SAFETY: `pt_pkt_alloc_decoder` made it from a box.
         drop(unsafe { Box::from_raw(decoder) });
     }
 }
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn pt_pkt_free_decoder(decoder: *mut PacketDecoder) {
 /// Goes to the next PSB.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_pkt_alloc_decoder`], and nobody else uses it now.
+/// `decoder` is null or from [`pt_pkt_alloc_decoder`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_pkt_sync_forward(decoder: *mut PacketDecoder) -> c_int {
     // SAFETY: by contract.
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn pt_pkt_sync_backward(decoder: *mut PacketDecoder) -> c_
     decoder.map_or(Code::Invalid.status(), PacketDecoder::sync_backward)
 }
 
-/// Goes to `offset`, whatever is there.
+/// Goes to `offset`, without looking for a PSB.
 ///
 /// # Safety
 /// As for [`pt_pkt_sync_forward`].
@@ -335,11 +335,11 @@ pub unsafe extern "C" fn pt_pkt_next(
         && let Some(next) = decoder.next_common()
     {
         let parts = packet.cast::<u64>();
-        // Part by part: the processor waits where a structure is read as a whole that was just put together.
+        // Word by word: reading a whole structure just after writing its fields would stall.
         for (at, part) in next.words().into_iter().enumerate() {
             // SAFETY: the caller's structure has three words.
             let place = unsafe { parts.add(at) };
-            // SAFETY: it is one of them, and writable.
+            // SAFETY: it is one of the three words, and writable.
             unsafe { place.write_unaligned(part) };
         }
         // A packet has at most 255 bytes.

@@ -5,11 +5,11 @@ use pugmark_decoder_core::packet::PSB;
 /// libipt looks at words of this size, at multiples of it in memory.
 const WORD: usize = 8;
 
-/// Returns where the PSB is that libipt goes to from `at`, in a trace that begins at `address`.
+/// Returns the offset of the PSB that libipt goes to from `at`, in a trace that begins at `address`.
 ///
-/// libipt steps back word by word to one that is a part of a PSB, and from there forward to the last PSB of the run. So
-/// it can find the PSB that `at` is in or directly after. The decoder's own
-/// [`backward`](pugmark_decoder_core::sync::backward) finds every PSB that begins before `at`, and no other.
+/// libipt steps back to a word that is a part of a PSB, and from there forward to the last PSB of the run. So it can
+/// find the PSB that contains `at` or ends there. The decoder's own [`backward`](pugmark_decoder_core::sync::backward)
+/// finds every PSB that begins before `at`, and no other.
 pub(crate) fn backward(trace: &[u8], address: usize, at: usize) -> Option<usize> {
     let mut end = at.checked_sub(address.wrapping_add(at) % WORD)?;
     loop {
@@ -24,10 +24,11 @@ pub(crate) fn backward(trace: &[u8], address: usize, at: usize) -> Option<usize>
     }
 }
 
-/// The last PSB of the run that goes on, or ends, at `at`.
+/// Returns the last PSB of the run that continues or ends at `at`.
 fn last_of_run(trace: &[u8], at: usize) -> Option<usize> {
     let (pairs, _) = PSB.as_chunks::<2>();
-    // In the middle of a pair the next one begins a byte later. libipt reads this byte even after the end of the trace.
+    // In the middle of a pair of bytes the next pair begins a byte later. libipt reads this byte even after the end of
+    // the trace.
     let from = at + usize::from(trace.get(at).is_some_and(|&byte| byte != PSB[0]));
     let (rest, _) = trace.get(from..).unwrap_or_default().as_chunks::<2>();
     let end = from + 2 * rest.iter().take_while(|&pair| *pair == pairs[0]).count();

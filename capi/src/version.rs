@@ -1,4 +1,4 @@
-//! The version of libipt that the library answers as.
+//! The version of libipt that the library reports.
 
 use std::ffi::c_char;
 

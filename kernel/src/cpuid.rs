@@ -1,4 +1,4 @@
-//! CPUID: how the driver reads it. Each unit's module interprets the leaves that concern it.
+//! Reads CPUID. Each unit's module interprets its own leaves.
 
 pub use raw_cpuid::{CpuIdReader, CpuIdResult};
 

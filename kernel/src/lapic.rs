@@ -6,8 +6,8 @@
 use crate::msr::{GeneralProtection, Msr, Register, RegisterValue, TypedMsr};
 use core::ptr::NonNull;
 
-/// The local APIC of one logical processor, reduced to what the driver uses: the LVT Performance Monitoring entry, and
-/// whether the local APIC delivers anything.
+/// The local APIC of one logical processor, reduced to the driver's needs: the LVT Performance Monitoring entry, and
+/// the software enable bit.
 ///
 /// # Safety
 ///
@@ -15,7 +15,7 @@ use core::ptr::NonNull;
 /// calls. Only the entry may be written.
 pub unsafe trait LocalApic {
     /// Returns whether software has enabled the local APIC: bit 8 of the spurious-interrupt vector register. While the
-    /// bit is 0, the mask bits of all entries are 1 whatever is written to them, and no PMI arrives.
+    /// bit is 0, the mask bits of all entries stay 1 in spite of writes, and no PMI arrives.
     ///
     /// Source: "Enabling or Disabling the Local APIC", "Local APIC State After It Has Been Software Disabled".
     ///
@@ -39,8 +39,8 @@ pub unsafe trait LocalApic {
     ///
     /// # Safety
     ///
-    /// The entry must be masked, or deliver an interrupt that the kernel handles as an interrupt: with an exception's
-    /// vector, a handler would run that expects an exception's frame.
+    /// The entry must be masked, or deliver an interrupt that the kernel handles as an interrupt: an exception's vector
+    /// would run a handler that expects an exception's frame.
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection>;
 }
 
@@ -91,7 +91,7 @@ impl LvtPc {
 }
 
 /// An interrupt vector that is not an exception's: 32 to 255. Vectors below 32 are reserved for exceptions, whose
-/// handlers expect an exception's frame; the local APIC does not deliver 0 to 15 at all.
+/// handlers expect an exception's frame; the local APIC never delivers 0 to 15.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Vectors"; Advanced Programmable
 /// Interrupt Controller, "Valid Interrupt Vectors".
@@ -112,16 +112,16 @@ impl Vector {
     }
 }
 
-/// How a PMI is delivered.
+/// The delivery of a PMI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// As the interrupt with this vector; held pending while RFLAGS.IF is 0.
+    /// The interrupt with this vector; held pending while RFLAGS.IF is 0.
     Fixed(Vector),
-    /// As an NMI, which arrives even while interrupts are disabled.
+    /// An NMI, which arrives even while interrupts are disabled.
     Nmi,
 }
 
-/// Where the local APIC's registers are after a reset.
+/// The physical address of the local APIC's registers after a reset.
 const RESET_ADDRESS: u64 = 0xfee0_0000;
 
 /// A local APIC in xAPIC mode, whose registers are memory-mapped.
@@ -156,7 +156,7 @@ impl XApic {
     /// As [`XApic::new`], of the page at physical address FEE0_0000H. IA32_APIC_BASE has that address.
     #[must_use]
     pub unsafe fn at_offset(offset: u64) -> Self {
-        // Volatile accesses to what is no allocation of Rust's need an address alone.
+        // Volatile accesses outside Rust allocations need only an address.
         let base = core::ptr::without_provenance_mut(offset.wrapping_add(RESET_ADDRESS) as usize);
         Self { base: NonNull::new(base).expect("the local APIC's page is not at address 0") }
     }
@@ -168,7 +168,7 @@ impl XApic {
     /// Returns the address of the register at `offset`, which must be a multiple of 16 below 4096.
     pub(crate) fn register_at(&self, offset: usize) -> *mut u32 {
         assert!(offset < 0x1000 && offset % 16 == 0);
-        // The page need not be an allocation of Rust's, in which alone a pointer can be moved otherwise.
+        // The page need not be a Rust allocation, as other pointer arithmetic would require.
         self.base.as_ptr().wrapping_add(offset).cast()
     }
 }
@@ -227,7 +227,7 @@ unsafe impl<M: Msr> LocalApic for X2Apic<M> {
 struct SpuriousVector(u32);
 
 impl SpuriousVector {
-    /// Bit 8, APIC Software Enable/Disable.
+    /// Returns bit 8, APIC Software Enable/Disable.
     const fn is_enabled(self) -> bool {
         self.0 >> 8 & 1 == 1
     }

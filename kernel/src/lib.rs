@@ -1,13 +1,12 @@
-//! A tracing driver that a kernel embeds. It records what a processor executes with Intel Processor Trace (PT), the
-//! Branch Trace Store (BTS), PEBS samples and last branch records (LBR), and with AMD's performance counters, IBS and
-//! branch records. It covers everything from CPUID detection to the recorded bytes; the crate `pugmark-decoder-core`
-//! decodes them.
+//! A tracing driver that a kernel embeds. It records execution with Intel Processor Trace (PT), the Branch Trace Store
+//! (BTS), PEBS samples and last branch records (LBR), and with AMD's performance counters, IBS and branch records. It
+//! covers everything from CPUID detection to the recorded bytes; the crate `pugmark-decoder-core` decodes them.
 //!
-//! The driver uses no heap, no lock that waits, no clock and no thread. The kernel around it provides three things: its
-//! registers ([`msr::Msr`]; [`arch`] has implementations), its memory ([`memory::Frames`]) and the local APIC of each
-//! processor ([`lapic::LocalApic`]; [`lapic::XApic`] and [`lapic::X2Apic`] are implementations).
+//! The driver uses no heap, no blocking lock, no clock and no thread. The kernel around it provides three things:
+//! access to registers ([`msr::Msr`]; [`arch`] has implementations), its memory ([`memory::Frames`]) and the local APIC
+//! of each processor ([`lapic::LocalApic`]; [`lapic::XApic`] and [`lapic::X2Apic`] are implementations).
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!  CPUID ─▶ what the unit can do ─▶ Unit, off            memory, from the kernel's Frames
@@ -28,13 +27,13 @@
 //! failed start or stop returns the values too, or keeps them as long as the processor may still write.
 //!
 //! When a buffer fills or a sampling period is over, the unit requests a performance-monitoring interrupt (PMI).
-//! [`pmi::Handler`] serves it, and a [`drain::Sink`] receives the recorded bytes where the processor wrote them. The
-//! handler and the code that it interrupts share the trace through a [`slot::Slot`].
+//! [`pmi::Handler`] serves it, and a [`drain::Sink`] receives the recorded bytes in place. The handler and the code
+//! that it interrupts share the trace through a [`slot::Slot`].
 //!
 //! # Example
 //!
-//! It traces a kernel by Intel PT and loses nothing: when three quarters of the buffer are full, an NMI empties it.
-//! Nothing is hidden; only the registers are not a processor's, so that the example runs on any machine.
+//! This example traces a kernel with Intel PT without loss: when three quarters of the buffer are full, an NMI drains
+//! it. The code is complete; only its registers are fake, so that it runs on any machine.
 //!
 //! ```
 //! use pugmark_kernel::cpuid::CpuIdResult;
@@ -180,32 +179,33 @@
 //! }
 //! ```
 //!
-//! # What the kernel must see to
+//! # The kernel's obligations
 //!
 //! - Software has enabled the local APIC: bit 8 of the spurious-interrupt vector register is 1. Otherwise no PMI
 //!   arrives, and [`Slot::start`](slot::Slot::start) refuses.
 //! - Preemption is disabled while a method of the slot runs: a thread that is preempted in it holds the slot.
-//! - The stack of the handler has [`HANDLER_STACK`](pmi::HANDLER_STACK) bytes besides what the kernel's own code takes,
-//!   with a page below it that is not mapped. [`Slot::start`](slot::Slot::start) and [`Slot::stop`](slot::Slot::stop)
-//!   move the trace and take more.
+//! - The stack of the handler has [`HANDLER_STACK`](pmi::HANDLER_STACK) bytes besides the stack of the kernel's own
+//!   code, with an unmapped page below it. [`Slot::start`](slot::Slot::start) and [`Slot::stop`](slot::Slot::stop) move
+//!   the trace and take more.
 //! - The handler and this crate use no SSE registers, or the handler saves them.
-//! - An NMI that [`Pmi::may_be_anothers`](pmi::Pmi::may_be_anothers) speaks of goes to the kernel's other handlers.
+//! - An NMI for which [`Pmi::may_be_anothers`](pmi::Pmi::may_be_anothers) is true also goes to the kernel's other
+//!   handlers.
 //! - The decoder has to restart after each [`Gap`](loss::Gap). The bytes before a gap may end within a packet, and the
 //!   bytes after [`Gap::Wrap`](loss::Gap::Wrap) may begin within one.
 //!
-//! # Where to read on
+//! # Further reading
 //!
-//! | module | what it has |
+//! | module | contents |
 //! |---|---|
-//! | [`guide`] | from what Intel PT is to how the result is read; the traps |
+//! | [`guide`] | a guide from an introduction to Intel PT to reading its results, with the pitfalls |
 //! | [`intel::pt`] | Intel PT: capabilities, configuration, output memory, the unit |
 //! | [`intel::ds`] with [`intel::bts`] and [`intel::pebs`] | the debug store: branch records and samples in memory |
 //! | [`intel::lbr`] | the last branches, in registers |
 //! | [`amd`] | performance counters, Instruction Based Sampling (IBS), the last branches |
-//! | [`lifecycle`] | start, stop, and why they fail: the same for all units |
+//! | [`lifecycle`] | start, stop and their errors: the same for all units |
 //! | [`pmi`], [`slot`], [`lapic`] | the interrupt |
-//! | [`drain`], [`loss`] | who receives what was recorded; what was lost, and where |
-//! | [`memory`], [`msr`], [`arch`], [`cpuid`] | what the kernel provides |
+//! | [`drain`], [`loss`] | the receivers of recorded data; losses and their places |
+//! | [`memory`], [`msr`], [`arch`], [`cpuid`] | the interfaces that the kernel provides |
 //!
 //! # Not supported yet
 //!
@@ -214,8 +214,8 @@
 //! - PEBS load latency
 //! - Intel's counters without sampling
 //!
-//! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON where [`VmxTracing`] says so,
-//! and before a processor sleeps or goes offline. Guests are traced by
+//! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON if [`VmxTracing`] requires
+//! it, and before a processor sleeps or goes offline. Guests are traced by
 //! [`trace_guest`](intel::pt::PtRunning::trace_guest). Traces of threads are [`PtTask`](intel::pt::PtTask)s; with
 //! [`XsavedMsr`](intel::pt::XsavedMsr) a switch is one XSAVES and one XRSTORS.
 //!

@@ -1,17 +1,17 @@
-//! What a recording lost, and why: counts ([`Loss`]), and the places in the recorded data ([`Gap`]).
+//! The losses of a recording and their causes: counts ([`Loss`]), and places in the recorded data ([`Gap`]).
 
 use core::fmt;
 
-/// How often a trace lost something since it was started. The driver counts every loss here.
+/// The number of losses of a trace since it was started. The driver counts every loss here.
 ///
 /// OVF packets, by which the processor reports its own buffer overflows, are not counted: they are in the trace, and
 /// the decoder counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// A region with the STOP flag was full before the PMI was served: what was executed from then on is lost, and the
-    /// last packet may be cut.
+    /// A region with the STOP flag was full before the PMI was served: the trace from then on is lost, and the last
+    /// packet may be cut.
     pub stop: u64,
-    /// No region was free to continue in: the trace was off until something was drained.
+    /// No region was free to continue in: the trace was off until bytes were drained.
     pub full: u64,
     /// The processor overwrote bytes that had not been drained yet.
     pub wrap: u64,
@@ -19,19 +19,19 @@ pub struct Loss {
     pub wrapped_bytes: u64,
     /// The processor may have overwritten bytes that had not been drained yet, and nothing shows whether it did.
     pub perhaps_wrapped: u64,
-    /// Operational errors (the Error bit in IA32_RTIT_STATUS): what the processor had buffered internally is lost.
+    /// Operational errors (the Error bit in IA32_RTIT_STATUS): data that the processor had buffered internally is lost.
     pub error: u64,
-    /// Samples whose counter had overflowed when the recording went off, before the event that writes the record: at
-    /// most one per counter each time that a recording goes off and on again.
+    /// Samples whose counter had overflowed when the recording was turned off, before the event that writes the record:
+    /// at most one per counter each time.
     pub samples: u64,
-    /// Another recorder that excludes this one was on when this one was to resume: it stayed off until the other one
-    /// was off.
+    /// Another recorder that excludes this one was on when this one was to resume: it stayed off until the other
+    /// recorder was off.
     pub excluded: u64,
     /// The recording was left off after a fault, or because PMIs did not end, until the driver used it again.
     pub abandoned: u64,
-    /// The recording was found off although the driver had left it on, or others had used its registers: the processor
-    /// clears enable bits at VMXON, at a VM exit, at a debug exception, at INIT; another owner can take a unit over.
-    /// Everything from then until the driver noticed is lost.
+    /// The recording was found off although the driver had left it on, or other owners had used its registers: the
+    /// processor clears enable bits at VMXON, at a VM exit, at a debug exception and at INIT, and another owner can
+    /// take a unit over. Everything from then until the driver noticed is lost.
     pub turned_off: u64,
     /// Execution entered a TraceStop range. This is configured and not a fault, but the trace is off from there.
     pub trace_stop: u64,
@@ -68,7 +68,7 @@ impl Loss {
     }
 }
 
-/// Names each count that is not 0, and says of overwritten bytes that their number is unknown where it is.
+/// Lists each count that is not 0, and marks an unknown number of overwritten bytes.
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [
@@ -97,29 +97,29 @@ impl fmt::Display for Loss {
     }
 }
 
-/// A place in the trace where something is missing. After it the trace continues with a PSB, a packet at which a
-/// decoder can start, except after [`Gap::Wrap`].
+/// A place in the trace where data is missing. After it the trace continues with a PSB, a packet at which a decoder can
+/// start, except after [`Gap::Wrap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
     /// ToPA STOP, or a full buffer of records: the bytes before the gap may end within a packet.
     Stop,
-    /// What was here was overwritten: the bytes after the gap may begin within a packet. A decoder must look for the
-    /// next PSB.
+    /// The bytes here were overwritten: those after the gap may begin within a packet. A decoder must look for the next
+    /// PSB.
     Wrap(Overwritten),
     /// An operational error: the bytes before the gap may end within a packet.
     Error,
-    /// No region was free, and the trace was off until something was drained.
+    /// No region was free, and the trace was off until bytes were drained.
     Full,
-    /// Another recorder that excludes this one was on, and the trace was off until the other one was off.
+    /// Another recorder that excludes this one was on, and the trace was off until the other recorder was off.
     Excluded,
     /// The trace was left off after a fault, or because PMIs did not end, until the driver used it again.
     Abandoned,
-    /// The recording was found off, or its registers in use by others: see [`Loss::turned_off`]. The bytes before the
-    /// gap may end within a packet.
+    /// The recording was found off, or its registers were in use by other owners: see [`Loss::turned_off`]. The bytes
+    /// before the gap may end within a packet.
     TurnedOff,
 }
 
-/// How many bytes were overwritten before they were drained.
+/// The number of bytes that were overwritten before they were drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwritten {
     /// Exactly this number.

@@ -1,4 +1,4 @@
-//! Random lives of a trace, with interrupts between any two accesses of the driver: the delivered bytes and the
+//! Random lifetimes of a trace, with interrupts between any two accesses of the driver: the delivered bytes and the
 //! reported losses must account for all bytes that the processor wrote, and the driver must report when the trace is
 //! off.
 
@@ -15,7 +15,7 @@ use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
 use pugmark_model::intel::IntelSettings;
 
-/// The number of lives of each kind, normally and with PUGMARK_LONG=1.
+/// The number of lifetimes of each kind, normally and with PUGMARK_LONG=1.
 const SEEDS: u64 = 100;
 const LONG: u64 = 100_000 / KINDS.len() as u64;
 
@@ -66,7 +66,7 @@ fn what_is_delivered_and_what_is_told_as_lost_are_all_that_was_written() {
         let Sum { written, lost, disturbed, faults, .. } = sum;
         let what = format!("{kind:?}: {sum:?}");
         assert!(written > seeds * 0x1000 && disturbed > seeds && faults > 0, "{what}");
-        // Each kind loses something in its own way, and the loss is reported.
+        // Each kind has its own way of losing data, and the loss is reported.
         let loses = match kind.2 {
             Mode::StopWhenFull { .. } => lost.stop + lost.full,
             Mode::Circular { .. } | Mode::Overwrite => lost.wrap,
@@ -77,7 +77,7 @@ fn what_is_delivered_and_what_is_told_as_lost_are_all_that_was_written() {
     }
 }
 
-/// What was seen in many lives.
+/// The sum over many lifetimes.
 #[derive(Debug, Default)]
 struct Sum {
     written: u64,
@@ -131,7 +131,7 @@ impl Life<'_> {
             4 => self.drive(sum, |tracing, ledger| tracing.drain(ledger)),
             5 => self.drive(sum, |tracing, _| tracing.go_on()),
             6 => {
-                // An NMI of another cause, and something that happens in the handler.
+                // An NMI of another cause, and an event in its handler.
                 match self.random.below(3) {
                     0 => self.machine.fault_in(self.random.below(16) as u32),
                     _ => self.disturb(sum),
@@ -160,7 +160,7 @@ impl Life<'_> {
         assert_eq!(self.tracing.state() == PtState::Tracing, self.machine.is_tracing(), "{}", self.what);
     }
 
-    /// Sets the sink to take anything, or some of it, or nothing.
+    /// Sets the sink to take everything, a part, or nothing.
     fn begin(&mut self) {
         if self.mode == Mode::Overwrite {
             self.ledger.begin();
@@ -169,7 +169,7 @@ impl Life<'_> {
         self.ledger.appetite = self.random.of(&[None, None, Some(part), Some(part), Some(0)]);
     }
 
-    /// Lets the driver do something while an interrupt arrives or an access fails.
+    /// Performs an operation of the driver during which an interrupt arrives or an access fails.
     fn drive(
         &mut self,
         sum: &mut Sum,
@@ -222,7 +222,7 @@ impl Life<'_> {
     }
 }
 
-/// Checks that what was counted was also reported, at its place.
+/// Checks that each counted loss was also reported, at its place.
 fn check_told(mode: Mode, loss: &Loss, told: &Loss, what: &str) {
     let overwritten = |loss: &Loss| (loss.wrap, loss.wrapped_bytes, loss.perhaps_wrapped);
     let others = |loss: &Loss| (loss.stop, loss.error, loss.excluded);
@@ -230,7 +230,7 @@ fn check_told(mode: Mode, loss: &Loss, told: &Loss, what: &str) {
     if let Mode::StopWhenFull { .. } = mode {
         assert_eq!(others(loss), others(told), "{what}");
     }
-    // Several losses at one place are reported as one; overwritten bytes take the gaps among them with them.
+    // Several losses at one place are reported as one; overwritten bytes remove the gaps among them.
     for (counted, told) in [(loss.full, told.full), (loss.abandoned, told.abandoned)] {
         assert!(told <= counted, "{what}");
         assert!(told > 0 || counted == 0 || loss.wrap > 0, "{what}");

@@ -1,6 +1,6 @@
-//! Something happens before each access of a register in turn, in each step of a recording's life: an NMI of somebody
-//! else's, a PMI, #GP, an operational error, or there is no memory. After it the recording runs or is stopped, as
-//! documented; memory is given back; nothing is lost that is not told; and the next recording works.
+//! An event happens before each access of a register in turn, in each step of a recording's lifetime: an NMI of another
+//! cause, a PMI, #GP, an operational error, or a failed allocation. After the event the recording runs or is stopped,
+//! as documented; memory is returned; every loss is reported; and the next recording works.
 
 mod campaign_units;
 mod common;
@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::fmt::Debug;
 use std::rc::Rc;
 
-/// A step of a recording's life.
+/// A step of a recording's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Start,
@@ -35,13 +35,13 @@ enum Step {
     Stop,
 }
 
-/// What happens in a step.
+/// The event in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// An NMI that is not a PMI.
     Nmi,
-    /// A PMI. Where the recording is on and records the kernel, an NMI's handler fills the buffer; elsewhere it is one
-    /// that was on its way.
+    /// A PMI. If the recording is on and records the kernel, an NMI's handler fills the buffer; otherwise the PMI was
+    /// in flight.
     Pmi,
     /// The access raises #GP.
     Fault,
@@ -52,14 +52,14 @@ enum Event {
     Memory,
 }
 
-/// A unit, and what it records.
+/// A unit and its recording.
 trait Unit: Copy + Debug + 'static {
     type Tracer: Traced + 'static;
 
     const STEPS: &'static [Step];
     const EVENTS: &'static [Event];
 
-    /// Whether the step has no access that could raise the event.
+    /// Returns true if the step has no access that could raise the event.
     fn never_faults(self, _: Step, _: Event) -> bool {
         false
     }
@@ -69,11 +69,11 @@ trait Unit: Copy + Debug + 'static {
     fn start(self, machine: &Machine, gate: &'static PauseGate) -> Result<Self::Tracer, String>;
     /// Drains, resumes or switches.
     fn step(self, tracer: &mut Self::Tracer, step: Step) -> Result<(), GeneralProtection>;
-    /// Does what the documentation names after a fault or an error, for the recording to go on.
+    /// Takes the documented steps after a fault or an error, so that the recording resumes.
     fn mend(self, tracer: &mut Self::Tracer) -> Result<(), GeneralProtection>;
-    /// Makes the tables wrong, or right again.
+    /// Damages the tables, or repairs them.
     fn damage(self, machine: &Machine, wrong: bool);
-    /// Stops, and checks what was recorded of these jumps. `whole` says that nothing may be missing.
+    /// Stops, and compares the recording with these jumps. `whole`: nothing may be missing.
     fn stop(
         self,
         tracer: Self::Tracer,
@@ -85,12 +85,12 @@ trait Unit: Copy + Debug + 'static {
 
 type Shared<U> = Rc<Slot<<U as Unit>::Tracer, Box<dyn Fn() -> (common::Registers, common::Registers)>>>;
 
-/// One recording, in whose life something happens.
+/// One recording, during whose lifetime an event happens.
 struct Life<U: Unit> {
     unit: U,
     machine: Machine,
     slot: Shared<U>,
-    /// An NMI came while NMIs were blocked.
+    /// True if an NMI came while NMIs were blocked.
     latched: Rc<Cell<bool>>,
     what: String,
 }
@@ -114,7 +114,7 @@ impl<U: Unit> Life<U> {
             Event::Fault => machine.fault_in(n),
             Event::Memory => machine.ram.fail_at.set(Some(machine.ram.allocations.get() + n)),
             Event::Error => machine.at_access(n, move || unit.damage(&here, true)),
-            // In the handler of an NMI no other arrives.
+            // No other NMI arrives in the handler of an NMI.
             Event::Nmi | Event::Pmi if step == Step::Handler => {
                 let latched = latched.clone();
                 machine.at_access(n, move || latched.set(true));
@@ -146,7 +146,7 @@ impl<U: Unit> Life<U> {
         }
     }
 
-    /// Ends what [`Life::provoke`] began. Returns whether it has happened.
+    /// Ends [`Life::provoke`]. Returns whether the event has happened.
     fn settle(&self, event: Event) -> bool {
         let ram = &self.machine.ram;
         let happened = match event {
@@ -178,7 +178,7 @@ impl<U: Unit> Life<U> {
     }
 
     fn start(&self) -> Result<(), String> {
-        // SAFETY: what obeys the gate lies in the slot, and is gone before the slot is.
+        // SAFETY: everything that obeys the gate is in the slot, and is dropped before the slot is.
         let gate = unsafe { &*Rc::as_ptr(&self.slot) }.gate();
         self.slot.start(|| self.unit.start(&self.machine, gate)).map_err(|refused| format!("{refused:?}"))
     }
@@ -194,7 +194,7 @@ impl<U: Unit> Life<U> {
         );
     }
 
-    /// A whole life. Returns whether the event has happened.
+    /// Runs a whole lifetime. Returns whether the event has happened.
     fn live(&self, step: Step, event: Option<(Event, u32)>) -> bool {
         let Self { unit, machine, slot, what, .. } = self;
         let provoke = |now| {
@@ -208,7 +208,7 @@ impl<U: Unit> Life<U> {
                 happened = self.settle(event);
             }
         };
-        // These may leave the recording off, which is told.
+        // These may leave the recording off, which is reported.
         let hurts = event.is_some_and(|(event, _)| matches!(event, Event::Fault | Event::Error));
 
         provoke(Step::Start);
@@ -221,7 +221,8 @@ impl<U: Unit> Life<U> {
         }
         let first = machine.executed().len();
         let mend = || {
-            // The program goes on before the kernel mends anything, unless the recording is off because it wants it so.
+            // The program continues before the kernel mends anything, unless the kernel has turned the recording off
+            // itself.
             if !matches!(step, Step::Resume | Step::Pause | Step::GoOn) {
                 self.run(20);
             }
@@ -241,7 +242,7 @@ impl<U: Unit> Life<U> {
                     }
                 }
                 provoke(step);
-                // What cannot be served is noted.
+                // An interrupt that cannot be served is noted.
                 let _ = machine.handle(|| slot.interrupt(None));
                 settle(step);
             }
@@ -264,7 +265,7 @@ impl<U: Unit> Life<U> {
                 settle(step);
                 assert!(done.is_ok() || hurts, "{what}: {done:?}");
                 if done.is_err() && step == Step::Switch {
-                    // A switch that has not happened is tried again.
+                    // A switch that did not happen is tried again.
                     slot.with(|tracer| unit.step(tracer, step)).unwrap().unwrap();
                 }
             }

@@ -1,4 +1,4 @@
-//! Whatever fails, the memory is not leaked and is not written after it was freed.
+//! On any failure, memory is neither leaked nor written after it was freed.
 
 mod common;
 
@@ -12,7 +12,7 @@ use pugmark_kernel::loss::Loss;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
 use pugmark_model::intel::IntelSettings;
 
-/// How far a life with a fault came.
+/// The progress of a lifetime with a fault.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 enum Came {
     Nowhere,
@@ -72,7 +72,7 @@ fn a_stop_that_faults_gives_the_running_trace_back() {
     let machine = Machine::new("skylake", IntelSettings::default());
     let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
     machine.run(10);
-    // After the two reads that show whose trace is on.
+    // After the two reads that show the owner of the trace.
     machine.fault_in(2);
     let Err(StopFailed { running, fault }) = tracing.stop() else { panic!("the stop fails") };
     assert_eq!((fault.address, fault.written.map(|ctl| ctl & 1)), (0x570, Some(0)));
@@ -153,10 +153,10 @@ const LAYOUT: Layout =
     Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 3, contiguous: false };
 /// The number of accesses of a detection.
 const DETECTION: u32 = 5;
-/// The accesses that a stop by a drop takes: two reads and the write that halts; three reads and four writes put back
-/// the registers that were found.
+/// The accesses that a stop by a drop takes: two reads and the write that halts; three reads and four writes restore
+/// the registers found at the start.
 const STOP: u32 = 3 + 7;
-/// Blocks of a buffer that is kept: broadwell's has a table for each region, the others of one region no chain.
+/// The number of blocks of a buffer that is kept: its regions' block and a table.
 const LIVE: usize = 2;
 
 /// Detects, starts, serves PMIs, drains and stops; drops everything at the first fault.
@@ -236,7 +236,7 @@ fn a_trace_that_does_not_let_itself_be_stopped_is_not_given_up() {
 }
 
 /// Serves one PMI with a fault at an access, then drains and continues the trace. Returns whether the fault was
-/// reported, and how many accesses the handler made.
+/// reported, and the handler's number of accesses.
 fn handle_one(machine: &Machine, fault_in: Option<u32>) -> (bool, u32) {
     let mut handler = machine.handler();
     let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });

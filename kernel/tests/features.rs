@@ -1,4 +1,4 @@
-//! Holds `docs/features.md` against the tests in the workspace.
+//! Compares `docs/features.md` with the tests in the workspace.
 
 use std::collections::BTreeSet;
 use std::fs;

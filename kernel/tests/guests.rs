@@ -23,7 +23,7 @@ fn start<'a, M: Msr>(machine: &'a Machine, registers: M, config: &PtConfig) -> P
     unit.start(config, buffer).map_err(|failed| failed.error()).unwrap()
 }
 
-/// Traces the guest alone, in many short turns, with PMIs; returns how many.
+/// Traces the guest alone, in many short turns, with PMIs; returns the number of PMIs.
 fn guests_alone<M: Msr>(machine: &Machine, registers: M) -> usize {
     let mut handler = machine.handler();
     let mut trace = start(machine, registers, &user_code());

@@ -1,4 +1,4 @@
-//! A trace is decoded where the processor wrote it: the driver copies no byte.
+//! A trace is decoded in place: the driver copies no byte.
 
 mod common;
 
@@ -17,14 +17,14 @@ use pugmark_model::intel::IntelSettings;
 
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };
 
-/// The machine's user code: a jump in every 16 bytes.
+/// Returns the machine's user code: a jump in every 16 bytes.
 fn code() -> Vec<u8> {
     let mut code = vec![0; 0x4000];
     code.chunks_mut(0x10).for_each(|place| place[..2].copy_from_slice(&[0xff, 0xe0]));
     code
 }
 
-/// The addresses of all instructions, and how often something was missing.
+/// The addresses of all instructions, and the number of gaps.
 #[derive(Default)]
 struct Executed {
     addresses: Vec<u64>,
@@ -43,7 +43,7 @@ impl ExecutionSink for Executed {
     }
 }
 
-/// Counts the bytes that come from where the processor wrote them, and those that come from elsewhere.
+/// A sink that counts the bytes in place and those from elsewhere.
 struct Counted<'a, S> {
     ram: &'a Ram,
     sink: S,
@@ -97,7 +97,7 @@ fn bytes_are_decoded_in_the_handler_where_the_processor_wrote_them_and_none_is_c
         assert_eq!((counted.elsewhere, counted.in_place), (0, machine.ram.written()));
         assert_eq!(counted.sink.bytes_decoded(), machine.ram.written());
         assert_eq!((counted.sink.gaps(), counted.sink.stream.errors(), counted.sink.sink.lost), (0, 0, 0));
-        // Each jump's target is the next jump's address. The last one is where the trace ends.
+        // Each jump's target is the next jump's address. The last target is the end of the trace.
         let (addresses, jumps) = (&counted.sink.sink.addresses, machine.jumps());
         assert_eq!(addresses[0], 0x40_0000);
         assert_same(&addresses[1..], &jumps[..jumps.len() - 1], "all that was executed");
@@ -117,11 +117,11 @@ fn a_gap_is_passed_to_the_decoder_with_the_number_of_bytes_where_it_is_known() {
     machine.run(8000);
     machine.deliver();
     let mut stopped = tracing.stop().map_err(|failed| failed.fault).unwrap();
-    // What keeps everything takes nothing.
+    // A sink that keeps everything takes nothing.
     assert!(!stopped.trace.drain_to(&mut KeepAll));
     assert!(stopped.trace.drain_to(&mut decoder));
     assert!(stopped.trace.is_empty() && stopped.trace.chunks().next().is_none());
-    // The offset of what comes next counts what was overwritten, too.
+    // The offset of the next byte includes overwritten bytes.
     assert_eq!((decoder.stream.offset(), decoder.gaps()), (machine.ram.written(), 1));
     decoder.finish();
     assert_eq!(decoder.bytes_decoded() + stopped.loss.wrapped_bytes, machine.ram.written());

@@ -1,4 +1,4 @@
-//! The processor accepts what the driver allows, and refuses what the driver refuses.
+//! The processor accepts every configuration that the driver allows, and refuses those that the driver refuses.
 
 mod common;
 
@@ -54,7 +54,7 @@ fn a_configuration_that_passes_the_check_raises_no_fault() {
                     Err(NotStarted::Off {
                         error: StartError::Refused(PtRefusal::Config(refusal)), ..
                     }) => {
-                        // It has every feature, but not four ranges.
+                        // This processor has every feature, but not four ranges.
                         let ranges = matches!(refusal, PtConfigRefusal::Ranges { .. });
                         assert!(profile != "sapphire-rapids" || ranges, "{refusal}");
                         refused += 1;

@@ -1,4 +1,4 @@
-//! Buffers whose regions are as large as the kernel's memory has blocks: largest first, then smaller ones.
+//! Buffers whose regions are as large as the blocks of the kernel's memory: largest first, then smaller ones.
 
 mod common;
 
@@ -11,7 +11,7 @@ use pugmark_model::intel::IntelSettings;
 
 const K: u64 = 1 << 10;
 
-/// A machine whose memory has these blocks of more than 4 KiB, and as many of 4 KiB as are requested.
+/// Returns a machine whose memory has these blocks of more than 4 KiB, and as many of 4 KiB as are requested.
 fn machine(profile: &str, pieces: &[u64]) -> Machine {
     let machine = Machine::new(profile, IntelSettings::default());
     *machine.ram.pieces.borrow_mut() = Some(pieces.to_vec());
@@ -33,7 +33,7 @@ fn regions_are_as_large_as_there_are_blocks_and_then_smaller() {
     // (blocks, layout, sizes)
     let table = [
         (&[64 * K, 16 * K, 16 * K][..], Layout::mixed_topa(108 * K), &[64, 16, 16, 4, 4, 4][..]),
-        // No region is larger than what is left.
+        // No region is larger than the rest.
         (&[256 * K, 64 * K, 32 * K], Layout::mixed_topa(100 * K), &[64, 32, 4]),
         (&[256 * K, 64 * K], within(128 * K, 64 * K, 4 * K), &[&[64][..], &[4; 16]].concat()),
         (&[32 * K, 32 * K, 8 * K], within(72 * K, 128 << 20, 8 * K), &[32, 32, 8]),
@@ -66,13 +66,13 @@ fn what_cannot_be_is_refused_and_nothing_is_kept() {
         matches!(refused, BufferError::Topa(TopaError::NoMemory(Request { size: 0x8000, .. }))),
         "{refused}"
     );
-    // The mode is checked against the number of regions that there came to be.
+    // The mode is checked against the resulting number of regions.
     *machine.ram.pieces.borrow_mut() = Some(vec![16 * K]);
     let refused =
         allocate(&machine, Layout::mixed_topa(24 * K), Mode::StopWhenFull { spare: 3 }).unwrap_err();
     assert_eq!(refused, BufferError::Spare { spare: 3, regions: 3 });
     assert_eq!(machine.ram.live(), 0);
-    // Whichever allocation fails.
+    // Any allocation may fail.
     for n in 0..20 {
         *machine.ram.pieces.borrow_mut() = Some(vec![16 * K, 8 * K]);
         machine.ram.fail_at.set(Some(machine.ram.allocations.get() + n));

@@ -1,4 +1,5 @@
-//! Whose registers Intel PT's are: what a trace takes for turned off, and what it leaves to others.
+//! Ownership of Intel PT's registers: a trace notices that it was turned off, and leaves registers of other owners
+//! alone.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn write(machine: &Machine, register: u32, value: u64) {
     unsafe { machine.registers().wrmsr(register, value) }.unwrap();
 }
 
-/// A slot that holds nothing: the trace lies beside it.
+/// The content of a slot that holds nothing: the trace is outside.
 struct HoldsNothing;
 
 impl Traced for HoldsNothing {
@@ -42,7 +43,7 @@ struct NmiAfterWrite<'a> {
     nmi: &'a Cell<Option<&'a dyn Fn()>>,
 }
 
-// SAFETY: they are of the one processor of the machine.
+// SAFETY: the registers are those of the machine's only processor.
 unsafe impl Msr for NmiAfterWrite<'_> {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.registers.rdmsr(address)
@@ -71,7 +72,7 @@ fn a_trace_whose_gate_is_just_closing_was_not_turned_off() {
     let running = RefCell::new(running.map_err(|failed| failed.error()).unwrap());
     let sink = RefCell::new(Collector::new());
     machine.run(10);
-    // TraceEn is 0, and the gate has not counted yet that it has cleared it.
+    // TraceEn is 0, and the gate has not counted yet that it has cleared the bit.
     let drains = || {
         assert_eq!(running.borrow_mut().drain(&mut *sink.borrow_mut()), Ok(PtState::Paused));
     };

@@ -24,7 +24,7 @@ fn traced(config: &PtConfig) -> (Vec<u8>, Vec<u64>) {
     (collector.whole().to_vec(), machine.jumps())
 }
 
-/// Returns how many outcomes of conditional branches a trace has.
+/// Returns the number of outcomes of conditional branches in a trace.
 fn outcomes(bytes: &[u8]) -> usize {
     let outcomes = |packet| match packet {
         Packet::TntShort(tnt) | Packet::TntLong(tnt) => tnt.len,

@@ -1,5 +1,5 @@
-//! Traces that are paused and resumed: by handlers that come between any two accesses of the driver, before they start,
-//! while they are off for another reason.
+//! Traces that are paused and resumed: by handlers between any two accesses of the driver, before they start, while
+//! they are off for another reason.
 
 mod common;
 
@@ -25,7 +25,7 @@ type Stopped = PtStopped<Registers, &'static Ram>;
 
 const RTIT_CTL: u32 = 0x570;
 
-/// A processor and its slot, as a kernel has them: for ever.
+/// A processor and its slot, which live forever, as in a kernel.
 #[derive(Clone, Copy)]
 struct Cpu {
     machine: &'static Machine,
@@ -91,7 +91,7 @@ fn nmi(profile: &str) -> Cpu {
     Cpu::new(profile, Delivery::Nmi)
 }
 
-/// Runs `work` and returns how many accesses it took.
+/// Runs `work` and returns its number of accesses.
 fn accesses(cpu: Cpu, work: impl FnOnce()) -> u32 {
     let before = cpu.machine.accesses();
     work();
@@ -100,7 +100,7 @@ fn accesses(cpu: Cpu, work: impl FnOnce()) -> u32 {
 
 #[test]
 fn a_pause_takes_two_accesses_and_a_resume_four_and_no_psb() {
-    // A resume checks that the registers are still its own. Where branch records exclude PT, it reads IA32_DEBUGCTL.
+    // A resume checks that the registers are still the trace's. If branch records exclude PT, it reads IA32_DEBUGCTL.
     for (profile, exclusive) in [("skylake", 1), ("sapphire-rapids", 0)] {
         let cpu = nmi(profile);
         cpu.start(&user_code(), FULL);
@@ -270,7 +270,7 @@ fn a_pause_or_resume_that_faults_says_so_and_the_next_one_works() {
         cpu.machine.fault_in(n);
         assert_eq!(cpu.slot.pause().is_err(), fails);
         cpu.machine.settle();
-        // TraceEn may be set, but when the driver has it off the next time, it stays so.
+        // TraceEn may be set, but once the driver has turned it off the next time, it stays off.
         assert_eq!(cpu.with(|tracer| tracer.running.drain(&mut tracer.sink)), Ok(PtState::Paused));
         assert!(!cpu.is_on());
         cpu.set(false);
@@ -289,7 +289,7 @@ fn a_pause_or_resume_that_faults_says_so_and_the_next_one_works() {
         let resumed = cpu.slot.resume();
         cpu.machine.settle();
         match state {
-            // A register that cannot be read does not say that another recorder is on.
+            // A register that cannot be read does not show that another recorder is on.
             "Tracing" => assert_eq!((resumed, cpu.state()), (Ok(true), PtState::Tracing)),
             _ => {
                 let fault = resumed.unwrap_err();
@@ -305,7 +305,7 @@ fn a_pause_or_resume_that_faults_says_so_and_the_next_one_works() {
     }
 }
 
-/// What the kernel does when a handler comes.
+/// The operation of the kernel that a handler interrupts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
     Pause,
@@ -320,7 +320,7 @@ enum Op {
     Hold,
 }
 
-/// What handlers do that come between two accesses.
+/// The action of a handler between two accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     Pause,
@@ -332,7 +332,7 @@ enum Event {
 }
 
 impl Event {
-    /// Whether the trace is paused after it.
+    /// Returns true if the trace is paused afterwards, false if resumed, `None` if unchanged.
     fn wish(self) -> Option<bool> {
         match self {
             Self::Pause | Self::ResumePause => Some(true),
@@ -366,7 +366,7 @@ impl Event {
 }
 
 impl Op {
-    /// Returns the buffer of the trace that does not run then.
+    /// Performs the operation. Returns the buffer of the trace that does not run then.
     fn perform(self, cpu: Cpu, waiting: PtTask<&'static Ram>) -> Memory {
         let drain = |tracer: &mut Held| tracer.running.drain(&mut tracer.sink).map(|_| ()).unwrap();
         match self {
@@ -406,8 +406,8 @@ impl Op {
     }
 }
 
-/// A trace in whose middle `op` is performed; before its access `first` one handler comes, and before the access
-/// `second` after that another. Returns whether all handlers have come.
+/// Runs a trace in which `op` is performed; one handler comes before access `first` of it, and another before access
+/// `second` after that. Returns whether all handlers have come.
 fn live(
     (cpu, memory): (Cpu, &mut Vec<Memory>),
     op: Op,

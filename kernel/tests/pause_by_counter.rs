@@ -1,4 +1,4 @@
-//! A trace that the overflow of a counter pauses, and that of another resumes.
+//! A trace that one counter's overflow pauses, and another's resumes.
 
 mod common;
 
@@ -20,7 +20,7 @@ type Processor = Box<dyn Fn() -> (Registers, Registers)>;
 /// Counters 0 and 1 count instructions; the overflow of one pauses the trace, that of the other resumes it.
 struct Counters {
     registers: Registers,
-    /// How many instructions from one overflow to the next, of each counter.
+    /// The number of instructions between overflows, of each counter.
     periods: [u64; 2],
 }
 
@@ -33,7 +33,7 @@ impl Counters {
         unsafe { self.registers.wrmsr(register, value) }
     }
 
-    /// Counter 0 first; each starts the other when it overflows.
+    /// Arms a counter: first counter 0; each arms the other when it overflows.
     fn arm(&mut self, n: u32) -> Result<(), GeneralProtection> {
         self.write(PMC0 + n, self.periods[n as usize].wrapping_neg() & 0xffff_ffff)?;
         // Instructions retired, at user level, with an interrupt.

@@ -1,5 +1,4 @@
-//! A trace that is longer than its buffer: PMIs, the room for what runs until they are served, and losses without that
-//! room.
+//! A trace that is longer than its buffer: PMIs, the spare room until they are served, and losses without that room.
 
 mod common;
 
@@ -284,7 +283,7 @@ fn an_nmi_of_somebody_else_is_not_taken_for_the_last_pmi() {
 
 #[test]
 fn counters_that_the_pmi_froze_go_on() {
-    // (other bits of IA32_PERF_GLOBAL_STATUS, what remains of them): CTR_Frz and LBR_Frz, and both with OvfBuf.
+    // (other bits of IA32_PERF_GLOBAL_STATUS, those that remain): CTR_Frz and LBR_Frz, and both with OvfBuf.
     for (set, left) in [(3 << 58, 0), (3 << 58 | 1 << 62, 3 << 58 | 1 << 62)] {
         let machine = Machine::new("skylake", IntelSettings::default());
         let mut handler = machine.handler();
@@ -335,7 +334,7 @@ fn the_handler_leaves_the_trace_on_and_the_entry_unmasked() {
     assert_eq!(machine.registers().rdmsr(0x38e), Ok(0));
 }
 
-/// Each stretch is a contiguous run of what was executed, and they come in order.
+/// Checks that each stretch is a contiguous run of the executed jumps, and that they come in order.
 fn assert_pieces_are_runs(collector: &Collector, machine: &Machine, what: &str) {
     let jumps = machine.jumps();
     let mut from = 0;

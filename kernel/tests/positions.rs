@@ -11,17 +11,17 @@ use pugmark_model::intel::IntelSettings;
 
 const REGION: u64 = 0x1000;
 
-/// How one ring was run.
+/// The parameters of one run of a ring.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     profile: &'static str,
     layout: Layout,
     regions: u64,
     mode: Mode,
-    /// How many bytes are written before the drain, and after it.
+    /// The numbers of bytes written before the drain, and after it.
     first: u64,
     second: u64,
-    /// How many bytes the drain takes.
+    /// The number of bytes that the drain takes.
     appetite: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ fn rings() -> Vec<(&'static str, u64, Layout, Mode)> {
     rings
 }
 
-/// Returns what was lost, and where the trace ended in its ring.
+/// Returns the losses, and the end of the trace in its ring.
 fn check(run: Run) -> (Loss, u64) {
     let Run { profile, layout, regions, mode, first, second, appetite } = run;
     let what = format!("{run:x?}");
@@ -107,7 +107,8 @@ fn check(run: Run) -> (Loss, u64) {
     }
     let loss = stopped.loss;
     assert_eq!(loss, ledger.told, "{what}");
-    // If tables show it, what was overwritten from the first drain to the end is known exactly, for up to two laps.
+    // If the tables show laps, the number of bytes overwritten from the first drain to the end is known exactly, for up
+    // to two laps.
     let tables = matches!(layout, Layout::Topa { .. }) && profile == "skylake";
     if tables && first % (regions * REGION) + second + 100 < 2 * regions * REGION {
         assert_eq!(machine.ram.written(), ledger.accounted(), "{what}: {loss:?}");

@@ -10,14 +10,14 @@ use pugmark_kernel::intel::pt::{Layout, Mode, PtState, PtTask, RegionSize};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_model::intel::IntelSettings;
 
-/// IA32_RTIT_STATUS, and what is pending in it.
+/// IA32_RTIT_STATUS, and its pending bits.
 const STATUS: u32 = 0x571;
 const PEND_PSB: u64 = 1 << 6;
 const PEND_PMI: u64 = 1 << 7;
 const PSB: [u8; 4] = [0x02, 0x82, 0x02, 0x82];
 const FULL: Mode = Mode::StopWhenFull { spare: 2 };
 
-/// Looks at the unit's status while it is halted, before it takes the bytes.
+/// A sink that reads the unit's status while it is halted, before it takes the bytes.
 struct Looking<'a> {
     machine: &'a Machine,
     status: u64,
@@ -76,7 +76,7 @@ fn a_psb_that_is_due_at_a_stop_is_the_first_packet_when_the_trace_resumes() {
     assert_eq!(resumed, pending);
 }
 
-/// Runs until a region with INT is full and its PMI is on its way; returns the trace.
+/// Runs until a region with INT is full and its PMI is in flight; returns the trace.
 fn with_a_pmi_on_its_way(machine: &Machine) -> Tracing<'_> {
     let tracing = start(machine, true);
     let requested = || machine.msr(0x38e) & 1 << 55 != 0;

@@ -10,8 +10,8 @@ use pugmark_model::intel::IntelSettings;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Traces on this thread until there were `pmis` PMIs; returns all jumps. `waits` says that this processor lets the
-/// reader catch up.
+/// Traces on this thread until there were `pmis` PMIs; returns all jumps. `waits`: this processor lets the reader catch
+/// up.
 fn trace(mut writer: RelayWriter<'_>, pmis: u32, waits: bool) -> Vec<u64> {
     let machine = Machine::with_memory("skylake", IntelSettings::default(), 128 << 10);
     machine.jump_far();
@@ -29,7 +29,7 @@ fn trace(mut writer: RelayWriter<'_>, pmis: u32, waits: bool) -> Vec<u64> {
             // A full trace makes no PMI.
             tracing.drain(&mut writer).unwrap();
         }
-        // What a PMI hands over has room then, all regions of it.
+        // Then all regions that a PMI hands over have room.
         while waits && writer.room() < 0x4000 {
             thread::yield_now();
         }
@@ -47,7 +47,7 @@ fn relayed(pmis: u32, waits: bool, slow: bool) -> (Collector, Vec<u64>) {
     let mut relay = Relay::new(&mut memory);
     let (writer, mut reader) = relay.split();
     let done = AtomicBool::new(false);
-    /// Says that nothing more comes, also when a test fails.
+    /// A guard that announces the end of the trace, also when a test fails.
     struct Ended<'a>(&'a AtomicBool);
     impl Drop for Ended<'_> {
         fn drop(&mut self) {

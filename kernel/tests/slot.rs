@@ -1,4 +1,5 @@
-//! Tests of the slot: the order of arming, starting and filling; interrupts that find it in use; NMIs of other causes.
+//! Tests of the slot: the order of arming, starting and filling; interrupts that find the slot in use; NMIs of other
+//! causes.
 
 mod common;
 
@@ -154,7 +155,7 @@ fn what_comes_after_amds_sources_that_were_given_up_has_pmis_again() {
 
 #[test]
 fn a_source_that_asks_again_before_the_slot_is_free_is_left_stopped() {
-    // (number of further requests, whether the source is left stopped)
+    // (number of further requests, the source is left stopped)
     for (again, given_up) in [(0, false), (1, false), (15, false), (16, true), (u32::MAX, true)] {
         let (slot, hasty) = hasty_slot();
         slot.with(|_| hasty.ask(&slot)).unwrap();
@@ -280,7 +281,7 @@ fn an_nmi_that_was_latched_when_the_entry_was_masked_may_be_a_pmi() {
         assert!(matches!(arrived, Pmi::Unknown | Pmi::Stray), "{arrived:?}");
         assert!(lvt(&machine).is_masked());
     }
-    // Masked once, it expects one NMI however often it is masked.
+    // Masked several times, the handler expects one NMI.
     let machine = Machine::new("skylake", IntelSettings::default());
     let slot = started(&machine);
     finish(&slot);
@@ -304,7 +305,7 @@ impl Traced for Tracer<'_> {
     }
 }
 
-/// A source that has a new request each time it is served, as long as the test wants.
+/// A source that has a new request each time it is served, as long as the test requests.
 struct Restless {
     asks: bool,
 }
@@ -340,13 +341,13 @@ impl Traced for Restless {
     }
 }
 
-/// A source whose next interrupt arrives as soon as it is resumed, as often as the test wants.
+/// A source whose next interrupt arrives as soon as it is resumed, as often as the test requests.
 #[derive(Clone, Default)]
 struct Hasty {
     left: Rc<Cell<u32>>,
     asks: Rc<Cell<bool>>,
     runs: Rc<Cell<bool>>,
-    /// How often it requested an interrupt, was served, was resumed, and was left stopped.
+    /// The numbers of interrupts requested, of services, of resumes, and of times left stopped.
     asked: Rc<Cell<u32>>,
     served: Rc<Cell<u32>>,
     resumed: Rc<Cell<u32>>,

@@ -1,4 +1,4 @@
-//! A trace is started, stopped or dropped; its memory stays with it while it runs.
+//! A trace is started, stopped or dropped; it owns its memory while it runs.
 
 mod common;
 
@@ -158,7 +158,7 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
         Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 1, contiguous: true },
         FULL,
     );
-    // The regions are one block, allocated first, and each has a table of its own: this is the third.
+    // The regions are one block, allocated first, and each has its own table: this is the third.
     let table = machine.ram.block(3);
     corrupt(&machine, table, 1 << 1);
     let mut tracing = machine.unit().start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();

@@ -1,5 +1,5 @@
-//! The debug store and the last branch records: whatever fails, the memory is not leaked and is not written after it
-//! was freed, and recording works again.
+//! The debug store and the last branch records: on any failure, memory is neither leaked nor written after it was
+//! freed, and recording works again.
 
 mod common;
 
@@ -15,7 +15,7 @@ use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
 use pugmark_model::intel::IntelSettings;
 
-/// Profiles, and what each records.
+/// Profiles, and the recording of each.
 const TABLE: [(&str, What); 15] = [
     ("prescott", INTERRUPT),
     ("core2", INTERRUPT),
@@ -51,7 +51,7 @@ fn each_access_that_faults_in_turn_leaves_a_recording_that_goes_on() {
             machine.fault_in(access);
             let what_failed = format!("{profile} {what:?} access {access}");
             let faults = life(&machine, profile, what);
-            // A hypervisor may announce this register and not have it: the driver does without.
+            // A hypervisor may announce this register and not have it: the driver works without it.
             let is_told = machine.faulted_read() != Some(IA32_PERF_GLOBAL_INUSE);
             assert_eq!(faults, u32::from(is_told), "{what_failed}: the fault is told");
             assert_off(&machine, what, &what_failed);
@@ -184,8 +184,7 @@ fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
     }
 }
 
-/// Returns a machine with only as much memory as is needed, because there are thousands of them and each fills its
-/// memory.
+/// Returns a machine with just enough memory, because there are thousands of them and each fills its memory.
 fn small(profile: &str) -> Machine {
     Machine::with_memory(profile, IntelSettings::default(), 512 << 10)
 }
@@ -222,7 +221,7 @@ fn start<'a>(machine: &'a Machine, profile: &str, what: What) -> Recording<'a> {
     unit.start(&what.config(profile), area).map_err(|failed| failed.error()).unwrap()
 }
 
-/// What was drained of each half.
+/// The drained records of each half.
 struct Drained {
     branches: Collector,
     samples: Collector,
@@ -260,8 +259,8 @@ impl Drained {
     }
 }
 
-/// Detects, starts, serves PMIs, drains, pauses and stops. What faults is tried again, and the result must be as if
-/// nothing had faulted. Returns the number of faults.
+/// Detects, starts, serves PMIs, drains, pauses and stops. A step that faults is tried again, and the result must be as
+/// without faults. Returns the number of faults.
 fn life(machine: &Machine, profile: &str, what: What) -> u32 {
     let mut faults = 0;
     let unit = store(machine).unwrap_or_else(|_| {
@@ -324,7 +323,7 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
             assert_same(&newest, &ran[ran.len() - newest.len()..], profile);
         }
         Some(BufferMode::Interrupt { .. }) => {
-            // A fault that left it off is told, and here nothing ran until the next call.
+            // A fault that left it off is reported, and nothing ran until the next call.
             assert!(branches.gaps.iter().all(|gap| *gap == Gap::Abandoned), "{profile}");
             assert!(branches.gaps.len() <= faults as usize, "{profile}");
             assert_same(&targets(branches), ran, profile);
@@ -350,7 +349,7 @@ fn put_back(machine: &Machine, register: u32) {
     unsafe { machine.registers().wrmsr(register, 0) }.unwrap();
 }
 
-/// Detects, starts, reads twice and stops. What faults is tried again. Returns the number of faults.
+/// Detects, starts, reads twice and stops. A step that faults is tried again. Returns the number of faults.
 fn last_branches(machine: &Machine) -> u32 {
     let mut faults = 0;
     let detect = || lbr::LbrUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers());

@@ -1,4 +1,5 @@
-//! Traces that are suspended and wake, move between threads, and are read after a panic; units that others left on.
+//! Traces that are suspended and wake, move between threads, and are read after a panic; units that other owners left
+//! on.
 
 mod common;
 
@@ -45,7 +46,7 @@ fn lose_registers(machine: &Machine) {
     machine.disarm();
 }
 
-/// Stops, and returns the targets in the rest of the trace and in what was drained before.
+/// Stops, and returns the targets in the bytes drained before and in the rest of the trace.
 fn finish(tracing: Tracing<'_>, mut collector: Collector) -> Vec<u64> {
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
     assert_eq!(stopped.loss, Loss::NONE);
@@ -68,7 +69,7 @@ fn a_suspended_trace_stays_off_until_it_wakes_and_loses_nothing() {
         let before = tracing.undrained();
         assert_eq!(tracing.stretches().unwrap().map(|stretch| stretch.len()).sum::<u64>(), before);
         lose_registers(&machine);
-        // Whatever comes meanwhile, it stays off.
+        // The trace stays off in spite of every event meanwhile.
         machine.run(100);
         let mut collector = Collector::new();
         assert_eq!(tracing.drain(&mut collector), Ok(PtState::Suspended));
@@ -126,8 +127,8 @@ fn a_trace_that_had_stopped_stays_stopped_when_it_wakes() {
 
 #[test]
 fn a_suspend_that_faults_leaves_the_trace_on_or_suspended() {
-    // After the reads that show whose trace is on, the write that clears TraceEn and the read after it fault: the trace
-    // runs.
+    // After the reads that show the owner of the trace, the write that clears TraceEn and the read after it fault: the
+    // trace runs.
     let machine = machine();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     machine.run(50);
@@ -135,7 +136,7 @@ fn a_suspend_that_faults_leaves_the_trace_on_or_suspended() {
     tracing.suspend().unwrap_err();
     machine.settle();
     assert_eq!((tracing.state(), machine.is_tracing()), (PtState::Tracing, true));
-    // A later access: it is off and stays off, and the rest is read by the next call.
+    // A later access: the trace is off and stays off, and the next call reads the rest.
     machine.fault_in(4);
     tracing.suspend().unwrap_err();
     assert_eq!((tracing.state(), machine.is_tracing()), (PtState::Suspended, false));
@@ -163,7 +164,7 @@ fn vmx_operation_is_survived_with_a_suspended_trace_and_without() {
         match suspended {
             true => assert_eq!(tracing.drain(&mut collector), Ok(PtState::Suspended)),
             false => {
-                // What was traced is drained. The trace cannot go on, and that is reported.
+                // The trace is drained. It cannot resume, which is reported.
                 let fault = tracing.drain(&mut collector).unwrap_err();
                 assert_eq!(
                     (fault.address, tracing.state()),
@@ -256,7 +257,7 @@ fn a_panic_reads_what_ran_last_even_from_within_the_slot() {
             stretch.copy_to(&mut memory).unwrap().to_vec()
         };
         let bytes = match within {
-            // SAFETY: the code that holds the slot does nothing with it any more.
+            // SAFETY: the code that holds the slot does not use it afterwards.
             true => slot.with(|_| unsafe { slot.with_in_panic(newest) }).unwrap(),
             // SAFETY: nobody holds the slot.
             false => unsafe { slot.with_in_panic(newest) },
@@ -281,8 +282,7 @@ fn an_error_names_the_entry_that_caused_it_also_when_the_trace_has_gone_on() {
     let layout = Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 1, contiguous: true };
     let mut tracing = machine.start(layout, FULL);
     assert_eq!(tracing.last_error(), None);
-    // The regions are one block, allocated first, and each has a table of its own: this is the third. Bit 1 is
-    // reserved.
+    // The regions are one block, allocated first, and each has its own table: this is the third. Bit 1 is reserved.
     let table = machine.ram.block(3);
     let good = entry(&machine, table);
     set_entry(&machine, table, good | 2);
@@ -404,7 +404,7 @@ fn what_a_thread_has_lost_is_counted_in_its_own_trace() {
 
 #[test]
 fn a_region_that_one_thread_has_filled_is_left_by_that_thread_alone() {
-    // This processor has one entry in a table, so the driver goes from region to region.
+    // This processor has one entry in a table, so the driver chains the regions.
     let machine = Machine::new("broadwell", IntelSettings::default());
     let layout = Layout::topa(RegionSize::K4, 4);
     let mode = Mode::StopWhenFull { spare: 0 };
@@ -439,12 +439,12 @@ fn a_switch_that_cannot_be_gives_the_trace_back() {
     let failed = running.switch(task).unwrap_err();
     assert!(matches!(failed.error, StartError::Refused(PtRefusal::OtherProcessor)), "{failed}");
     assert!(machine.is_tracing());
-    // A fault before it is known how far the trace came.
+    // A fault before the trace's position is read.
     let task = PtTask::new(&machine.capabilities(), &user_code(), machine.buffer(layout, FULL)).unwrap();
     machine.fault_in(2);
     let failed = running.switch(task).unwrap_err();
     assert!(matches!(failed.error, StartError::Fault(_)), "{failed}");
-    // A fault after that: it is switched, and off until the next drain.
+    // A fault after that: the switch is done, and the trace is off until the next drain.
     machine.fault_in(7);
     let left = running.switch(failed.coming).unwrap();
     assert!(matches!(running.state(), PtState::Abandoned(Abandoned::Fault(_))), "{:?}", running.state());
@@ -455,7 +455,7 @@ fn a_switch_that_cannot_be_gives_the_trace_back() {
     let targets: Vec<u64> = collector.stretches.iter().flat_map(|bytes| tips(bytes)).collect();
     assert_same(&targets, &machine.jumps()[..targets.len()], "what was traced before");
     assert_eq!(targets.len(), 20);
-    // What no processor supports is refused at once.
+    // A configuration that no processor supports is refused at once.
     let buffer = machine.buffer(layout, FULL);
     let (_, refusal) = PtTask::new(&machine.capabilities(), &user_code().cr3(1), buffer).unwrap_err();
     assert_eq!(refusal.to_string(), "CR3 to match 0x1: bits 4:0 must be 0");

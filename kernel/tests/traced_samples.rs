@@ -1,4 +1,4 @@
-//! PEBS output to Intel PT: what is in the trace is what the counter sampled.
+//! PEBS output to Intel PT: the trace has exactly the counter's samples.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn detect(machine: &Machine) -> Result<TracedPebsUnit<Registers>, Absent> {
     TracedPebsUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
 }
 
-/// A machine whose PMIs come with the instruction that requests them.
+/// Returns a machine whose PMIs come with the instruction that requests them.
 fn tremont() -> Machine {
     Machine::new("tremont", IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
@@ -36,13 +36,13 @@ fn each(period: u64) -> PebsConfig {
     PebsConfig::new().os(false).general(1, PreciseEvent::INST_RETIRED, period)
 }
 
-/// The addresses of the instructions that were sampled, of records that have what these groups ask for.
+/// Returns the addresses of the sampled instructions, from records that `whole` accepts.
 fn samples(bytes: &[u8], whole: impl Fn(&PebsRecord<'_>) -> bool) -> Vec<u64> {
     let whole = |record: &PebsRecord<'_>| whole(record) && record.applicable_counters == Some(0b10);
     counted(bytes, whole).into_iter().map(|(ip, _)| ip).collect()
 }
 
-/// The addresses of the instructions that were sampled, and the counters that each sample is for.
+/// Returns the addresses of the instructions that were sampled, and the counters of each sample.
 fn counted(bytes: &[u8], whole: impl Fn(&PebsRecord<'_>) -> bool) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut records = PebsBlocks::new(bytes);
@@ -54,7 +54,7 @@ fn counted(bytes: &[u8], whole: impl Fn(&PebsRecord<'_>) -> bool) -> Vec<(u64, u
     found
 }
 
-/// The addresses of the jumps that were executed.
+/// Returns the addresses of the jumps that were executed.
 fn addresses(machine: &Machine) -> Vec<u64> {
     let targets = machine.executed();
     std::iter::once(0x40_0000).chain(targets).collect()
@@ -73,7 +73,7 @@ fn samples_in_a_trace_are_the_instructions_after_each_overflow() {
     let basic = |record: &PebsRecord<'_>| {
         record.memory.is_none() && record.registers.is_none() && record.branches.is_none()
     };
-    // The period, the groups, whether branches are traced, whether each record requests a PMI.
+    // (period, groups, branches are traced, each record requests a PMI)
     for (period, groups, branches, pmi) in [
         (1, Groups::BASIC, true, false),
         (7, Groups::BASIC, false, false),
@@ -123,8 +123,8 @@ fn samples_in_a_trace_are_the_instructions_after_each_overflow() {
     }
 }
 
-/// Each counter begins anew with its own period, also a fixed-function counter, whose reload register is another one
-/// than that of the general-purpose counter with the same number.
+/// Checks that each counter begins anew with its own period, also a fixed-function counter, whose reload register
+/// differs from that of the general-purpose counter with the same number.
 #[test]
 fn each_counter_keeps_its_own_period_whatever_the_others_have() {
     let event = PreciseEvent::INST_RETIRED;
@@ -172,7 +172,7 @@ fn each_counter_keeps_its_own_period_whatever_the_others_have() {
     }
 }
 
-/// A PMI of the trace halts both. If it comes between an overflow and the event that would be sampled, the counter
+/// Halts trace and counters by a PMI of the trace. If it comes between an overflow and the event to sample, the counter
 /// begins anew, which is counted.
 #[test]
 fn a_trace_that_is_drained_keeps_its_samples_and_counts_those_that_its_pmis_cost() {
@@ -235,7 +235,7 @@ fn says_why_samples_cannot_go_into_a_trace() {
 fn nothing_is_sampled_while_no_trace_runs_or_as_the_processor_cannot() {
     let no_counter = PebsRefusal::NoCounter(Counter::General(4));
     let groups = Groups::BASIC.branches(33);
-    // Whether a trace runs, the configuration, the refusal.
+    // (a trace runs, configuration, refusal)
     let four = PebsConfig::new().general(4, PreciseEvent::INST_RETIRED, 100);
     for (traced, config, refusal) in [
         (false, TracedPebsConfig::new(each(100)), TracedPebsRefusal::NotTraced(RtitCtl::empty())),
@@ -303,7 +303,7 @@ fn a_start_loads_each_counter_and_clears_the_requests_that_were_left() {
     let started = detect(&machine).unwrap().start(&config);
     let sampling = started.map_err(|failed| failed.error()).unwrap();
     assert_eq!(machine.msr(0x38e) & LEFT, 0);
-    // IA32_PMC1, IA32_FIXED_CTR0 to 2, and what each is reloaded with.
+    // IA32_PMC1, IA32_FIXED_CTR0 to 2, and the reload value of each.
     for (value, reload, period) in
         [(0xc2, 0x14c2, 100), (0x309, 0x1309, 1 << 48), (0x30a, 0x130a, 7000), (0x30b, 0x130b, 6000)]
     {

@@ -1,4 +1,4 @@
-//! A unit that the processor or another owner turns off unseen is noticed, told, and turned on again.
+//! A unit that the processor or another owner turns off unseen is noticed, reported, and turned on again.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Two recordings of one debug store are used in all orders: no record goes to memory that was freed, and what a
-//! recording misses is counted.
+//! Two recordings of one debug store are used in all orders: no record goes to freed memory, and losses of a recording
+//! are counted.
 
 mod common;
 
@@ -15,9 +15,9 @@ use pugmark_model::intel::IntelSettings;
 /// A step of one recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// The unit is detected and started; refused where another one has an area.
+    /// The unit is detected and started; refused if another one has an area.
     Start,
-    /// The same, but what is on is turned off.
+    /// The same, but a recording that is on is turned off.
     TakeOver,
     Drain,
     Suspend,
@@ -57,7 +57,7 @@ struct World<'a> {
     profile: &'static str,
     what: What,
     traces: [Option<Trace<'a>>; 2],
-    /// Nothing is done with these until the end, as if they were forgotten.
+    /// Traces that are unused until the end, as if they were forgotten.
     forgotten: Vec<Trace<'a>>,
 }
 
@@ -110,12 +110,12 @@ impl<'a> World<'a> {
         Some(trace)
     }
 
-    /// Stops a recording, and checks that what is missing is told.
+    /// Stops a recording, and checks that its losses are reported.
     fn stop(&self, trace: Trace<'a>) {
         let Trace { running, mut branches, wanted, .. } = trace;
         let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
         if self.what == CIRCULAR {
-            // A drain only showed what was there, which is still there.
+            // A drain only showed the content, which is still there.
             branches = Collector::new();
         }
         for chunk in stopped.records.chunks(Half::Bts) {
@@ -130,7 +130,7 @@ impl<'a> World<'a> {
         assert!(told || all, "{found:x?} of {wanted:x?}, and nothing is told");
     }
 
-    /// The program runs for a while.
+    /// Runs the program for a while.
     fn run(&mut self) {
         let before = self.machine.executed().len();
         self.machine.run(3);
@@ -147,7 +147,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Does the steps on a new machine, and then ends what is left.
+/// Performs the steps on a new machine, and then ends the rest.
 fn live(profile: &'static str, what: What, steps: &[Step]) {
     let machine = Machine::with_memory(profile, IntelSettings::default(), 1 << 20);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

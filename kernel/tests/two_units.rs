@@ -1,5 +1,5 @@
-//! Two units of one processor are used in all orders: whatever safe code does with them, the processor never writes to
-//! memory that was freed, no unit that is on names such memory, and what a trace misses is counted.
+//! Two units of one processor are used in all orders: in spite of anything that safe code does with them, the processor
+//! never writes to freed memory, no unit that is on names such memory, and losses of a trace are counted.
 
 mod common;
 
@@ -15,15 +15,15 @@ use pugmark_model::intel::IntelSettings;
 use std::cell::RefCell;
 use std::fmt::Debug;
 
-/// A processor, its memory, and how its traces record.
+/// A processor, its memory, and the configuration of its traces.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     profile: &'static str,
     layout: Layout,
     mode: Mode,
-    /// XSAVES saves the registers.
+    /// True if XSAVES saves the registers.
     saved: bool,
-    /// The allocator gives freed blocks out again.
+    /// True if the allocator gives freed blocks out again.
     reuses: bool,
 }
 
@@ -42,9 +42,9 @@ const KINDS: [Kind; 5] = [
 /// A step of one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// The unit is detected and started; refused where another one is on.
+    /// The unit is detected and started; refused if another one is on.
     Start,
-    /// The same, but what is on is turned off.
+    /// The same, but a unit that is on is turned off.
     TakeOver,
     Drain,
     Suspend,
@@ -77,7 +77,7 @@ const OPS: [Op; 12] = [
 /// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Something with unit 0 or 1.
+    /// An operation with unit 0 or 1.
     Unit(usize, Op),
     /// The gate that both units obey is closed.
     Pause,
@@ -95,7 +95,7 @@ thread_local! {
     static HERE: RefCell<Option<Machine>> = const { RefCell::new(None) };
 }
 
-/// Content of a slot that is only there for its gate.
+/// Content of a slot that exists only for its gate.
 struct Nothing;
 
 impl Traced for Nothing {
@@ -114,14 +114,14 @@ fn here() -> Registers {
     })
 }
 
-/// A trace of one unit, with what it is to have recorded.
+/// A trace of one unit, with the jumps that it should record.
 struct Trace<'a> {
     running: PtRunning<Saved, &'a Ram>,
     sink: Collector,
     suspended: bool,
-    /// The jumps of the program while the trace was to be on.
+    /// The jumps of the program while the trace should be on.
     wanted: Vec<u64>,
-    /// Losses of traces that were switched away, and whether there were any such.
+    /// Losses of traces that were switched away.
     left: Vec<Loss>,
 }
 
@@ -131,9 +131,9 @@ struct World<'a> {
     machine: &'a Machine,
     slot: &'static GateSlot,
     traces: [Option<Trace<'a>>; 2],
-    /// Nothing is done with these until the end, as if they were forgotten.
+    /// Traces that are unused until the end, as if they were forgotten.
     forgotten: Vec<Trace<'a>>,
-    /// A handler uses registers between two accesses of a call, which may fail then.
+    /// True if a handler uses registers between two accesses of a call, which may then fail.
     disturbed: bool,
 }
 
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
         Some(Trace { running, sink, suspended: false, wanted: Vec::new(), left: Vec::new() })
     }
 
-    /// Returns the trace, unless it has ended.
+    /// Performs the operation, and returns the trace, unless it has ended.
     fn perform(&mut self, mut trace: Trace<'a>, op: Op) -> Option<Trace<'a>> {
         let Trace { running, sink, .. } = &mut trace;
         match op {
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
         assert!(self.disturbed || result.is_ok(), "{:?}", result.err());
     }
 
-    /// Gives the memory of the trace that ran back, as a kernel does whose thread has ended.
+    /// Switches to another trace, and frees the memory of the one that ran, as a kernel does whose thread has ended.
     fn switch(&self, trace: &mut Trace<'a>) {
         let buffer = self.machine.buffer(self.kind.layout, self.kind.mode);
         let coming = PtTask::new(&self.machine.capabilities(), &user_code(), buffer).unwrap();
@@ -235,7 +235,7 @@ impl<'a> World<'a> {
         assert!(left.into_trace().drain_to(&mut trace.sink));
     }
 
-    /// Stops a trace and checks that what is missing is told.
+    /// Stops a trace and checks that its losses are reported.
     fn stop(&self, trace: Trace<'a>) {
         let Trace { running, mut sink, wanted, left, .. } = trace;
         if self.disturbed {
@@ -244,7 +244,7 @@ impl<'a> World<'a> {
         }
         let mut stopped = running.stop().map_err(|failed| failed.fault).unwrap();
         if self.kind.mode == Mode::Overwrite {
-            // A drain only showed what was there, which is still there.
+            // A drain only showed the content, which is still there.
             sink = Collector::new();
         }
         assert!(stopped.trace.drain_to(&mut sink));
@@ -262,7 +262,7 @@ impl<'a> World<'a> {
         assert!(run_within(&found, &wanted, 0).is_some() || told || switched, "more than was to be traced");
     }
 
-    /// The program runs for a while.
+    /// Runs the program for a while.
     fn run(&mut self) {
         let before = self.machine.executed().len();
         self.machine.run(3);
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Does the steps on a new machine, and then ends what is left.
+/// Performs the steps on a new machine, and then ends the rest.
 fn live(kind: Kind, slot: &'static GateSlot, steps: &[Step]) {
     let make = if kind.saved { Machine::with_pt_state } else { Machine::with_memory };
     let machine = make(kind.profile, IntelSettings::default(), 256 << 10);
@@ -309,7 +309,7 @@ fn live(kind: Kind, slot: &'static GateSlot, steps: &[Step]) {
 }
 
 fn slot() -> &'static GateSlot {
-    // SAFETY: each thread of the tests has a machine and a slot of its own.
+    // SAFETY: each test thread has its own machine and slot.
     Box::leak(Box::new(unsafe { Slot::new(Handler::new(Delivery::Nmi), here as fn() -> Registers) }))
 }
 
@@ -350,14 +350,14 @@ fn two_units_in_long_random_orders() {
     }
 }
 
-/// A handler's use of a unit of its own between two accesses of the driver.
+/// A handler's use of its own unit between two accesses of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Visit {
-    /// It starts, stops and frees everything.
+    /// The handler starts, stops and frees everything.
     Whole,
-    /// It is left on, and dropped when the interrupted call is over.
+    /// The unit is left on, and dropped when the interrupted call is over.
     LeftOn,
-    /// It is left suspended, and dropped when the interrupted call is over.
+    /// The unit is left suspended, and dropped when the interrupted call is over.
     LeftSuspended,
 }
 

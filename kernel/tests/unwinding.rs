@@ -1,5 +1,5 @@
 //! A panic that unwinds through a callback of the kernel (a sink, registers, memory, a guest, a decoder's sink or
-//! image) leaves the unit off; the driver says so and goes on at its next use.
+//! image) leaves the unit off; the driver reports that and resumes at its next use.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn skylake() -> Machine {
     Machine::new("skylake", IntelSettings::default())
 }
 
-/// PanickingSink without a message.
+/// Panics without a message.
 fn panic_now() {
     resume_unwind(Box::new("unwinds"));
 }
@@ -46,7 +46,7 @@ fn caught<R>(work: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// A sink whose call number `panics_at` panics, before it takes anything.
+/// A sink that panics in call number `panics_at`, before it takes anything.
 struct PanickingSink {
     taken: Collector,
     panics_at: Option<usize>,
@@ -81,7 +81,7 @@ impl Sink for PanickingSink {
     }
 }
 
-/// Checks what a sink has received of `before` jumps until the panic and of those after the next drain.
+/// Checks the jumps that a sink has received: of `before` jumps until the panic, and of those after the next drain.
 fn assert_told(machine: &Machine, taken: &Collector, before: usize, lost: usize, what: &str) {
     assert_eq!(taken.gaps, [Gap::Abandoned], "{what}");
     let jumps = machine.executed();
@@ -387,7 +387,7 @@ fn last_branches_after_a_panic_at_each_register_access_are_outdated() {
     }
 }
 
-/// Takes the addresses of all instructions; a call panics.
+/// A sink that takes the addresses of all instructions; one of its calls panics.
 struct ExecutedUntilPanic {
     addresses: Vec<u64>,
     lost: u32,
@@ -436,7 +436,7 @@ fn a_panic_of_the_decoders_sink_restarts_the_decoder_at_a_psb() {
         assert!(stopped.trace.drain_to(&mut decoder));
         decoder.finish();
         assert!(decoder.sink.lost >= 2, "call {call}: the panic and the gap after it");
-        // From the restart on everything is there.
+        // From the restart on nothing is missing.
         let (addresses, jumps) = (&decoder.sink.addresses, machine.executed());
         assert_same(&addresses[addresses.len() - 999..], &jumps[4000..4999], "after the gap");
     }

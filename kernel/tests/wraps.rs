@@ -1,4 +1,4 @@
-//! What is overwritten is reported, whatever bytes the ring contains and whoever used the unit meanwhile.
+//! Overwritten bytes are reported, for any content of the ring and any use of the unit meanwhile.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn a_pmi_that_waited_for_a_drain_with_nothing_traced_since_is_no_lap() {
 
 #[test]
 fn a_lap_that_writes_the_same_again_is_a_lap() {
-    // (undrained, written after that)
+    // (bytes undrained, bytes written after that)
     for (first, then) in [(0x848, 0x2010), (0x1100, 0x2000), (0x30, 0x3ff0)] {
         let machine = Machine::new("skylake", IntelSettings { visibility: 0, ..IntelSettings::default() });
         let mut tracing = machine.start(pages(2), EVERY);
@@ -108,7 +108,7 @@ fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
     let mut collector = common::Collector::new();
     machine.run(500);
     let own = FILTERS.map(|address| machine.msr(address));
-    // Another owner records last branches, and uses PT for something else before it has finished.
+    // Another owner records last branches, and uses PT for another trace before it has finished.
     write(&machine, 0x1d9, 1);
     assert_eq!(tracing.drain(&mut collector), Ok(PtState::Excluded));
     for address in FILTERS {
@@ -141,7 +141,7 @@ fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() 
         let buffer = machine.buffer(pages(4), mode);
         let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
         machine.run(100);
-        // S3 and INIT leave them like this.
+        // The state of these registers after S3 or INIT.
         for address in [0x570, 0x571, 0x572, 0x560, 0x561] {
             write(&machine, address, 0);
         }
@@ -310,7 +310,7 @@ fn what_lies_after_a_gap_waits_until_the_gap_was_told() {
         tracing.drain(&mut NoGaps(&mut collector)).unwrap();
         assert_same(&tips(collector.whole()), &machine.jumps()[..first], "before the gap");
         if mode == Mode::Overwrite {
-            // In this mode the buffer is only shown and keeps everything.
+            // In this mode a drain only shows the buffer, which keeps everything.
             collector = common::Collector::new();
         }
         tracing.drain(&mut collector).unwrap();

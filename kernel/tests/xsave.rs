@@ -29,7 +29,7 @@ fn start(machine: &Machine) -> Tracing<'_> {
     unit(machine).start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap()
 }
 
-/// Stops, and returns the targets in the rest of the trace and in what was drained before.
+/// Stops, and returns the targets in the bytes drained before and in the rest of the trace.
 fn finish(tracing: Tracing<'_>, mut collector: Collector) -> Vec<u64> {
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
     assert_eq!(stopped.loss, Loss::NONE);
@@ -54,7 +54,8 @@ fn threads_are_switched_by_one_xsaves_and_one_xrstors() {
         let accesses = machine.accesses();
         let left = running.switch(coming).unwrap();
         assert_eq!(running.state(), PtState::Tracing);
-        // One of each; two reads whose trace is on, one whether another's is, and the status once the trace is on.
+        // One of each; two reads that show the owner of the trace, one for another owner, and the status once the trace
+        // is on.
         assert_eq!(machine.accesses() - accesses, 6, "thread {next}");
         waiting.push((here, left));
         here = next;

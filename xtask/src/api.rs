@@ -1,8 +1,8 @@
-//! `cargo xtask api`: the lists of the libraries' public items, one item a line, which are in the tree so that a change
-//! of the public API shows in a diff.
+//! `cargo xtask api`: the lists of the libraries' public items, one item a line. They are in the tree, so that a change
+//! of the public API is visible in a diff.
 //!
-//! rustdoc of a nightly toolchain describes a library in JSON, and the crate public-api makes the list of that. The
-//! lists leave out what derives and blanket implementations add. They equal those of `cargo public-api -sss`.
+//! rustdoc of a nightly toolchain describes a library in JSON, from which the crate public-api makes the list. The
+//! lists leave out items added by derives and blanket implementations. They equal those of `cargo public-api -sss`.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -46,13 +46,13 @@ pub(crate) fn api(options: &ApiOptions) -> Result<()> {
     Ok(())
 }
 
-/// A list that was made, or what the machine lacks.
+/// A list that was made, or the tool that the machine lacks.
 enum Made {
     List(String),
     No(String),
 }
 
-/// The file with a library's list.
+/// Returns the file with a library's list.
 fn file((_, folder): (&str, &str)) -> PathBuf {
     workspace().join(folder).join("public-api.txt")
 }
@@ -100,7 +100,7 @@ fn format_of(json: &str) -> Result<u64> {
     json["format_version"].as_u64().context("rustdoc's JSON does not say its format")
 }
 
-/// Says how the list in the tree differs from this one; empty if it does not.
+/// Returns the difference between the list in the tree and this one; empty if there is none.
 fn difference(library: (&str, &str), made: &str) -> Result<String> {
     let file = file(library);
     let listed = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -111,8 +111,8 @@ fn difference(library: (&str, &str), made: &str) -> Result<String> {
     })
 }
 
-/// The lines that only one of the lists has: those of the old list after `-`, those of the new one after `+`. The order
-/// of the lines says nothing, but a line may be there more than once.
+/// Returns the lines that only one of the lists has: those of the old list after `-`, those of the new one after `+`.
+/// The order of the lines is irrelevant, but a line may occur more than once.
 fn changed_lines(old: &str, new: &str) -> String {
     let only = |these: &str, those: &str, sign| {
         let mut others: Vec<&str> = those.lines().collect();

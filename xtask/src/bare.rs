@@ -1,4 +1,4 @@
-//! `cargo xtask bare`: this tree on a bare Debian system, as README tells a newcomer to use it.
+//! `cargo xtask bare`: this tree on a bare Debian system, used by a newcomer according to README.
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use crate::setup::{self, SetupOptions};
 
-/// The packages that README takes for granted, beside rustup: a C linker, and git, which has the tree.
+/// The packages that README assumes, beside rustup: a C linker, and git for the tree.
 const PACKAGES: &str = "gcc,libc6-dev,git,ca-certificates";
-/// The home folder in the system, and where it has the tree.
+/// The home folder in the system, which has the tree.
 const HOME: &str = "root";
 const TREE: &str = "root/pugmark";
 /// The programs of rustup, the crates, and the choice of a toolchain, in the home folder.
@@ -72,7 +72,7 @@ pub(crate) fn bare(options: &BareOptions) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Makes a system with nothing but what README takes for granted.
+/// Makes a system with only the packages that README assumes.
 fn make(root: &Path, release: &str, mirror: &str) -> Result<()> {
     let folder = root.parent().context("the system has no folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -84,7 +84,7 @@ fn make(root: &Path, release: &str, mirror: &str) -> Result<()> {
     trust_certificates(root)
 }
 
-/// Lets the system trust what the machine trusts: behind a proxy with a certificate of its own, nothing else comes in.
+/// Copies the machine's trusted certificates into the system, which needs them behind a proxy with its own certificate.
 fn trust_certificates(root: &Path) -> Result<()> {
     let own = Path::new("/").join(CERTIFICATES);
     if !own.exists() {
@@ -94,12 +94,13 @@ fn trust_certificates(root: &Path) -> Result<()> {
     succeed(Command::new("chroot").arg(root).arg("update-ca-certificates"))
 }
 
-/// Removes a system. Nothing of the machine is mounted there: [`run`] mounts in a namespace of its own.
+/// Removes a system. Nothing of the machine is mounted there: [`run`] mounts in its own namespace.
 fn remove(root: &Path) -> Result<()> {
     fs::remove_dir_all(root).with_context(|| format!("cannot remove {}", root.display()))
 }
 
-/// Copies rustup, the toolchain in use, and the crates that cargo has downloaded: the system need not do that again.
+/// Copies rustup, the toolchain in use, and the crates that cargo has downloaded: the system need not download them
+/// again.
 fn take_toolchain(root: &Path) -> Result<()> {
     let home = std::env::home_dir().context("HOME is not set")?;
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace()).output();
@@ -116,7 +117,7 @@ fn take_toolchain(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Brings this tree's last commit into the system. What was built there stays.
+/// Brings this tree's last commit into the system. Build products there are kept.
 fn update_tree(root: &Path) -> Result<()> {
     let tree = root.join(TREE);
     let git = |folder: &Path| {
@@ -140,7 +141,7 @@ fn run(root: &Path, command: &str) -> Result<std::process::ExitStatus> {
     unshare.status().context("cannot start unshare")
 }
 
-/// The script that mounts, and changes into the system.
+/// Returns the script that mounts, and changes into the system.
 fn in_system(root: &Path, command: &str) -> String {
     let root = root.display();
     let mounts = SHARED.map(|folder| format!("mount --rbind /{folder} {root}/{folder}")).join("; ");

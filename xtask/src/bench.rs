@@ -18,13 +18,13 @@ pub(crate) struct BenchCommand {
     setup: SetupOptions,
 }
 
-/// Runs `cargo xtask bench`. A build that is not optimised builds and runs an optimised one: the decoder that is
-/// measured is part of this program.
+/// Runs `cargo xtask bench`. An unoptimised build builds and runs an optimised one, because the measured decoder is
+/// part of this program.
 pub(crate) fn bench(command: &BenchCommand) -> Result<ExitCode> {
     if cfg!(debug_assertions) {
         let mut optimised = cargo::command(&["run", "--release", "--quiet", "--locked", "--manifest-path"]);
         optimised.arg(workspace().join("Cargo.toml")).args(["--package", "pugmark-xtask", "--"]);
-        // Paths among the options are relative to where the caller is.
+        // Paths among the options are relative to the caller's folder.
         optimised.args(std::env::args_os().skip(1)).current_dir(std::env::current_dir()?);
         let passed = optimised.status().context("cannot start cargo")?.success();
         return Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE });

@@ -1,6 +1,6 @@
 //! `cargo xtask capi`: installs our libipt.so.2 beside the system's, and removes it again.
 //!
-//! It lies in a folder of its own, so it replaces no file of another package, and only programs that look into this
+//! The library is in its own folder, so it replaces no file of another package, and only programs that look into this
 //! folder use it.
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +15,7 @@ use std::process::Command;
 
 /// The folder of our libraries in a prefix.
 const FOLDER: &str = "lib/pugmark";
-/// The soname, and the name by which the linker looks for it.
+/// The soname, which is the name that the linker looks for.
 const SONAME: &str = "libipt.so.2";
 const LINK: &str = "libipt.so";
 const STATIC: &str = "libipt.a";
@@ -62,14 +62,14 @@ pub(crate) fn capi(options: &CapiOptions) -> Result<()> {
     Ok(())
 }
 
-/// Copies the libraries of the folder `built` to `root`, with a file for pkg-config that names `prefix`.
+/// Copies the libraries of the folder `built` to `root`, with a pkg-config file that names `prefix`.
 fn install(built: &Path, root: &Path, prefix: &Path) -> Result<()> {
     let folder = root.join(FOLDER);
     let pkg_config = folder.join(PKG_CONFIG);
     fs::create_dir_all(pkg_config.parent().unwrap_or(&folder))
         .with_context(|| format!("cannot make {}", folder.display()))?;
     for (from, to) in [("libipt.so", SONAME), ("libipt.a", STATIC)] {
-        // A program may use the library that is there: its file stays as it is and loses its name.
+        // A program may use the existing library: its file is unlinked, not overwritten.
         let (from, to) = (built.join(from), folder.join(to));
         remove(&to)?;
         fs::copy(&from, &to)
@@ -88,7 +88,7 @@ fn install(built: &Path, root: &Path, prefix: &Path) -> Result<()> {
     fs::write(&pkg_config, text).with_context(|| format!("cannot write {}", pkg_config.display()))
 }
 
-/// Removes a file. Returns whether it was there.
+/// Removes a file. Returns whether it existed.
 fn remove(file: &Path) -> Result<bool> {
     match fs::remove_file(file) {
         Ok(()) => Ok(true),
@@ -97,7 +97,7 @@ fn remove(file: &Path) -> Result<bool> {
     }
 }
 
-/// Removes what [`install`] wrote, and the folders that are empty then.
+/// Removes the files that [`install`] wrote, and the folders that are then empty.
 fn uninstall(prefix: &Path) -> Result<()> {
     let folder = prefix.join(FOLDER);
     let mut any = false;
@@ -116,7 +116,7 @@ fn uninstall(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the Debian package in a folder. It has no file of another package and can be installed beside libipt2.
+/// Makes the Debian package in a folder. The package has no file of another one and can be installed beside libipt2.
 fn debian_package(built: &Path, folder: &Path) -> Result<PathBuf> {
     let root = folder.join(PACKAGE);
     if root.exists() {
@@ -155,7 +155,7 @@ mod tests {
     use pugmark_builds::cargo::FOR_TESTS;
     use std::process::Output;
 
-    /// Prints the library's version: 2, and in its extension whose it is.
+    /// A program that prints the library's version, and its extension, which names the implementation.
     const PROGRAM: &str = r#"
 #include <intel-pt.h>
 #include <stdio.h>
@@ -183,7 +183,7 @@ int main(void) {
         }
     }
 
-    /// The folder with our libraries as tests build them, which is done already if all tests were built.
+    /// Builds our libraries as for tests (already done if all tests were built), and returns their folder.
     fn built() -> PathBuf {
         let arguments: Vec<&str> =
             ["build", "--locked", "--package", "pugmark-capi"].into_iter().chain(FOR_TESTS).collect();
@@ -191,7 +191,7 @@ int main(void) {
         target_folder().join("debug")
     }
 
-    /// Whether these programs are there; otherwise a line says which is not.
+    /// Returns true if these programs are installed; otherwise prints a line that names the missing one.
     fn are_there(programs: &[&str]) -> bool {
         let missing = programs.iter().find(|name| Command::new(name).arg("--version").output().is_err());
         missing.inspect(|name| println!("skipped: {name} is not installed")).is_none()
@@ -202,7 +202,7 @@ int main(void) {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// All files and links in a folder.
+    /// Returns all files and links in a folder.
     fn files(folder: &Path) -> Vec<String> {
         let output =
             Command::new("find").current_dir(folder).args([".", "!", "-type", "d"]).output().unwrap();

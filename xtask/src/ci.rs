@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use crate::setup::SetupOptions;
 use crate::{deny, miri, oldest_toolchain, sanitize, test};
 
-/// After this many minutes no further mutant is tried: a commit may change many lines.
+/// The minutes after which no further mutant is tried: a commit may change many lines.
 const MINUTES_OF_MUTANTS: u64 = 5;
 
 /// Checks format, lints and documentation with warnings denied, the oldest toolchains, and the dependencies; runs all
-/// tests, some of them in Miri and with AddressSanitizer where a nightly toolchain has these, and the mutants of the
-/// lines that the last commit changes.
+/// tests, some of them in Miri and with AddressSanitizer if a nightly toolchain has these, and the mutants of the lines
+/// that the last commit changes.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
-    // The foreign kernel, the examples and the decoders to compare with are workspaces of their own.
+    // The foreign kernel, the examples and the decoders to compare with are separate workspaces.
     let manifests = [
         "Cargo.toml",
         "lab/harness/foreign-kernel/Cargo.toml",
@@ -40,8 +40,8 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     mutants_of_the_last_commit()
 }
 
-/// Tries the mutants of the lines that the last commit changes. A whole branch may change too many; they are for `cargo
-/// xtask mutants --changed`.
+/// Tries the mutants of the lines that the last commit changes. A whole branch may change too many lines; use
+/// `cargo xtask mutants --changed` for it.
 fn mutants_of_the_last_commit() -> Result<()> {
     headline("mutants of the lines that the last commit changes");
     let base = match pugmark_mutants::commit_before() {

@@ -1,6 +1,6 @@
-//! No circle of imports crosses two folders: what is in a folder can be read knowing only those that it imports.
+//! Checks that no cycle of imports crosses two folders: a folder can be read knowing only those that it imports.
 //!
-//! A folder is a module with files of its own. A file beside the folders counts as one, and a folder may import those
+//! A folder is a module with its own files. A file beside the folders counts as one, and a folder may import those
 //! around it and within it. Imports of tests do not count.
 
 use crate::names::{CRATES, is_test, sources};
@@ -72,7 +72,7 @@ impl<'ast> Visit<'ast> for Imports {
     }
 }
 
-/// The folder of a module in a crate, or its file if that is beside the folders.
+/// Returns the folder of a module in a crate, or its file if that is beside the folders.
 fn folder_of(source: &Path, module: &[String]) -> Vec<String> {
     let mut path = source.to_owned();
     let mut folder = vec![];
@@ -87,7 +87,7 @@ fn folder_of(source: &Path, module: &[String]) -> Vec<String> {
     folder
 }
 
-/// The module of a file, from its path within the crate's source.
+/// Returns the module of a file, from its path within the crate's source.
 fn module_of(path: &Path) -> Vec<String> {
     let mut parts: Vec<_> =
         path.with_extension("").iter().map(|part| part.to_string_lossy().into()).collect();
@@ -95,7 +95,7 @@ fn module_of(path: &Path) -> Vec<String> {
     parts
 }
 
-/// What each folder of a crate imports from folders that are neither around it nor within it.
+/// Returns the imports of each folder of a crate from folders that are neither around it nor within it.
 fn imports(source: &Path) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for file in sources(source) {
@@ -115,7 +115,7 @@ fn imports(source: &Path) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
     all
 }
 
-/// The folders that can be reached from one by its imports.
+/// Returns the folders that can be reached from one by its imports.
 fn reached(imports: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>, from: &[String]) -> BTreeSet<Vec<String>> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
     while let Some(folder) = open.pop() {
@@ -125,7 +125,7 @@ fn reached(imports: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>, from: &[Strin
     found
 }
 
-/// The pairs of folders that reach each other; files in the crate's own folder are in one folder.
+/// Returns the pairs of folders that reach each other; files in the crate's own folder are in one folder.
 fn circles(source: &Path) -> Vec<String> {
     let imports = imports(source);
     let reached: BTreeMap<_, _> = imports.keys().map(|folder| (folder, reached(&imports, folder))).collect();
@@ -141,8 +141,8 @@ fn circles(source: &Path) -> Vec<String> {
     found
 }
 
-/// The circle that there is: a decoder of blocks keeps the memory in which the graph's visits work, so that a stream
-/// needs no stack for it.
+/// The one existing cycle: a block decoder owns the working memory of the graph's visits, so that a stream needs no
+/// stack for it.
 const KNOWN: &str = "decoder-core/src: block and graph";
 
 #[test]

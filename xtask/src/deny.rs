@@ -24,7 +24,7 @@ pub(crate) fn deny(options: SetupOptions) -> Result<()> {
     }
 }
 
-/// The same, if cargo-deny is installed; building it takes longer than the tests.
+/// Checks the same if cargo-deny is installed; building it takes longer than the tests.
 pub(crate) fn deny_if_there() -> Result<()> {
     if setup::has_deny() {
         return deny(SetupOptions { no_install: true });

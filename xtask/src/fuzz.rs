@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: looks for inputs that break rules that must hold on any input.
+//! `cargo xtask fuzz`: looks for inputs that break invariants of all inputs.
 //!
 //! The targets are those of `fuzz/`; cargo-fuzz runs one after the other. New inputs are collected in the target
 //! folder; the corpus in the tree is small and only a start.
@@ -19,13 +19,13 @@ const TARGETS: [&str; 9] =
     ["packets", "encoder", "events", "query", "insns", "blocks", "slices", "sideband", "elf"];
 
 /// Arguments for libFuzzer besides the time: limits for each input. Inputs take milliseconds, but a busy machine can
-/// stand still for half a minute.
+/// stall for half a minute.
 const LIMITS: [&str; 4] = ["-rss_limit_mb=1024", "-malloc_limit_mb=256", "-timeout=120", "-max_len=2048"];
 
 /// cargo-fuzz on stable Rust, with debug assertions and overflow checks instead of sanitizers.
 const FLAGS: [&str; 4] = ["--sanitizer", "none", "--features", "libfuzzer"];
 
-/// How many lines of output are printed for a finding.
+/// The number of lines of output printed for a finding.
 const LINES_SHOWN: usize = 40;
 
 #[derive(Args)]
@@ -67,7 +67,7 @@ pub(crate) fn fuzz(options: &FuzzOptions) -> Result<ExitCode> {
 /// The result of a target.
 #[derive(Debug, PartialEq, Eq)]
 struct FuzzOutcome {
-    /// How many runs, how fast, and what they covered.
+    /// The number of runs, their speed and their coverage.
     summary: String,
     /// The input that broke the target and the command to repeat it, or another failure.
     finding: Option<String>,
@@ -115,7 +115,7 @@ fn summary(output: &str) -> Option<String> {
     Some(format!("{runs} runs, {pace} a second, {edges} edges, {inputs} of inputs"))
 }
 
-/// The file to which libFuzzer wrote its finding.
+/// Returns the file to which libFuzzer wrote its finding.
 fn crashing_input(output: &str) -> Option<&str> {
     output.lines().find_map(|line| line.split_once("Test unit written to ")).map(|(_, file)| file.trim())
 }

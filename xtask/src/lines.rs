@@ -1,16 +1,16 @@
-//! What can be read at a glance: no line is wider than a screen, no file longer than a reader's patience.
+//! Checks that no line is wider than a screen, and no file longer than a reader's patience.
 
 use pugmark_harness::images::workspace;
 use std::fs;
 
 use crate::names::files;
 
-/// In columns. rustfmt breaks most code before; it leaves comments, texts and what it does not understand.
+/// The maximum width of a line in columns. rustfmt breaks most code before; it leaves comments, strings and macros.
 const WIDEST: usize = 120;
-/// In lines.
+/// The maximum length of a file in lines.
 const LONGEST: usize = 600;
 
-/// A line's columns, without what cannot be broken: addresses of pages, and where a document's links lead.
+/// Returns a line's columns, without unbreakable parts: addresses of pages, and targets of a document's links.
 fn width(line: &str) -> usize {
     let words = line.split(' ').map(|word| if word.contains("://") { 0 } else { word.chars().count() });
     let spaces = line.matches(' ').count();
@@ -19,8 +19,8 @@ fn width(line: &str) -> usize {
     (words.sum::<usize>() + spaces).saturating_sub(targets)
 }
 
-/// The numbers of the lines of a source that are too wide: of its code, its texts and its comments, but for rows of
-/// tables.
+/// Returns the numbers of the lines of a source that are too wide: of its code, its texts and its comments, except rows
+/// of tables.
 fn too_wide(source: &str) -> Vec<usize> {
     let is_row = |line: &str| {
         let comment = line.trim_start().strip_prefix("//");
@@ -30,7 +30,8 @@ fn too_wide(source: &str) -> Vec<usize> {
     lines.filter(|(_, line)| !is_row(line) && width(line) > WIDEST).map(|(number, _)| number).collect()
 }
 
-/// The numbers of the lines of a document's text that are too wide. Tables and blocks of code are as wide as they are.
+/// Returns the numbers of the lines of a document's text that are too wide. Tables and blocks of code may have any
+/// width.
 fn too_wide_text(document: &str) -> Vec<usize> {
     let mut is_code = false;
     let mut found = vec![];
@@ -65,7 +66,7 @@ fn no_line_is_too_wide_and_no_file_too_long() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// A file of a scenario begins with what happens in it.
+/// Checks the first line of each scenario, which describes it.
 #[test]
 fn no_title_of_a_scenario_is_too_wide() {
     let folder = workspace().join("decoder-core/tests/scenarios");

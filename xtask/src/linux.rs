@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 use crate::run::write_truth;
 use crate::setup::{self, SetupOptions};
 
-/// The words with which the monitor begins to say that the guest has enabled a counter for an event that is not
-/// modelled.
+/// The beginning of the monitor's message that the guest has enabled a counter for an event that is not modelled.
 const NOT_COUNTED: &str = "monitor: not counted ";
 
 #[derive(Args)]
@@ -90,7 +89,7 @@ pub(crate) struct LinuxOptions {
     command: Vec<String>,
 }
 
-/// Boots Linux, runs the command in it, and brings back what it left.
+/// Boots Linux, runs the command in it, and brings back its files.
 pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     setup::prepare_linux(options.setup.no_install)?;
     let folder = packages::folder();
@@ -142,7 +141,7 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
         probe: options.probe.map(|millions| millions.saturating_mul(1_000_000)),
         words: options.append.clone(),
         interactive: options.command.is_empty(),
-        // Whoever waits can end it.
+        // A user who waits can end the run.
         time_limits: TimeLimits { no_progress: Duration::MAX, total: Duration::MAX },
     };
     let outcome = machine.run(options.reporter())?;
@@ -167,7 +166,7 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     if let Some(file) = &options.truth {
         write_truth(file, std::slice::from_ref(&outcome.truth))?;
     }
-    // What perf needs to find the code of the guest's programs.
+    // The files that perf needs to find the code of the guest's programs.
     if outcome.file("perf.data").is_ok() && options.initrd.is_none() {
         let (data, root) = (options.out.join("perf.data"), folder.join("root"));
         let here = std::env::current_dir()?;
@@ -188,7 +187,7 @@ impl LinuxOptions {
         Ok(guest)
     }
 
-    /// What prints how far the guest is.
+    /// Returns a function that prints the guest's progress.
     fn reporter(&self) -> impl FnMut(Event<'_>) {
         let console = self.console;
         let started = Instant::now();
@@ -205,7 +204,7 @@ impl LinuxOptions {
                 }
                 Event::Output(bytes) => {
                     let mut out = std::io::stdout().lock();
-                    // Who closes the output does not want it.
+                    // A user who closes the output does not want it.
                     let _ = out.write_all(bytes).and_then(|()| out.flush());
                 }
                 Event::Exit(status, uptime) => {

@@ -8,14 +8,13 @@ use pugmark_harness::images::target_folder;
 
 use crate::nightly;
 
-/// Pointers keep their provenance: an address that is made a pointer again is an error. The host's clock and random
-/// numbers are there for `fastrand` and the test harness. Memory that a processor may still write to is leaked on
-/// purpose, in tests as well.
+/// Miri's options. Strict provenance: a pointer made from an address is an error. The host's clock and random numbers
+/// are available, for `fastrand` and the test harness. Memory that a processor may still write to is leaked on purpose,
+/// in tests as well.
 const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance -Zmiri-ignore-leaks";
 
-/// The crates, and those of their tests that CI runs: a part of each name, first of all of the driver's modules that
-/// access memory. The decoder has no `unsafe` code: Miri checks the compiler's assumptions about it, and that is worth
-/// less time.
+/// The crates, and those of their tests that CI runs (a part of each name), mainly of the driver's modules that access
+/// memory. The decoder has no `unsafe` code, so its tests are worth less time in Miri.
 const CRATES: [(&str, &[&str]); 2] = [
     (
         "pugmark-kernel",
@@ -60,7 +59,7 @@ pub(crate) struct MiriOptions {
     ci: bool,
 }
 
-/// Runs the tests that were asked for.
+/// Runs the requested tests.
 pub(crate) fn miri(options: &MiriOptions) -> Result<()> {
     let toolchain = toolchain().map_err(anyhow::Error::msg)?;
     for (package, chosen) in CRATES {
@@ -70,7 +69,7 @@ pub(crate) fn miri(options: &MiriOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs the chosen tests. Returns why not, if the machine has no Miri.
+/// Runs the chosen tests. Returns the reason for skipping them, if the machine has no Miri.
 pub(crate) fn in_ci() -> Result<Option<String>> {
     match toolchain() {
         Ok(_) => miri(&MiriOptions { tests: Vec::new(), ci: true }).map(|()| None),

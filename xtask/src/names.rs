@@ -1,4 +1,5 @@
-//! One word, one meaning: no two types of a crate have the same name, and no file but one compares dialects.
+//! Checks that one word has one meaning: no two types of a crate have the same name, and only one file compares
+//! dialects.
 
 use pugmark_harness::images::workspace;
 use std::collections::BTreeMap;
@@ -6,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
-/// Where the sources of each crate are. The files of each integration test are a crate of their own.
+/// The folder of each crate's sources. The files of each integration test are a separate crate.
 pub(crate) const CRATES: [&str; 18] = [
     "lab/boot/src",
     "capi/src",
@@ -59,12 +60,12 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The Rust files in a folder and in the folders in it.
+/// Returns the Rust files in a folder and in the folders in it.
 pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
     files(folder, "rs")
 }
 
-/// The files with this extension in a folder and in the folders in it, except what was built there and what is hidden.
+/// Returns the files with this extension in a folder and in the folders in it, except build products and hidden ones.
 pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut found = vec![];
@@ -84,7 +85,7 @@ pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The names that these files give to two types, with the files.
+/// Returns the names that these files give to two types, with the files.
 fn doubles<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     let mut places = Places::new();
     for (path, text) in files {
@@ -119,7 +120,7 @@ fn types_of_modules_and_of_tests_are_found_and_other_names_are_not() {
     let one = "struct Walk; mod inner { pub enum Walk {} } impl Trait for Walk { type Row = u8; }";
     let two = "type Row = u8; trait Walk {} fn walk() { struct Row; } \
                #[cfg(test)] mod tests { type Row = u8; struct Leg; }";
-    /// Files with their text, and the names that two types have.
+    /// A test case: files with their text, and the names that two types have.
     type Row<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
     let rows: [Row<'_>; 5] = [
         (&[("a.rs", one)], &["Walk: a.rs, a.rs"]),

@@ -7,13 +7,13 @@ use std::process::Command;
 
 use crate::oldest_toolchain::installed;
 
-/// The names of the nightly toolchains in rustup's list.
+/// Returns the names of the nightly toolchains in rustup's list.
 pub(crate) fn nightlies(installed: &str) -> impl Iterator<Item = &str> {
     let names = installed.lines().filter_map(|line| line.split_whitespace().next());
     names.filter(|name| name.starts_with("nightly-"))
 }
 
-/// Returns an installed nightly toolchain that has these components, or a reason that says what is missing.
+/// Returns an installed nightly toolchain that has these components, or a reason that names the missing part.
 pub(crate) fn with_components(components: &[&str]) -> Result<String, String> {
     let installed = installed();
     let has = |name: &&str| {

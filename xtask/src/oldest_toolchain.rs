@@ -10,7 +10,7 @@ use crate::setup::SetupOptions;
 
 /// Builds the crates with the oldest toolchains that their manifests name, which are installed if they are missing.
 ///
-/// Crates that promise less than the workspace are built as others embed them: without their tests.
+/// Crates that promise an older version than the workspace are built as dependents build them: without their tests.
 pub(crate) fn check(options: SetupOptions) -> Result<()> {
     let manifest = manifest("Cargo.toml")?;
     let package = &manifest["workspace"]["package"];
@@ -46,7 +46,8 @@ fn manifest(path: &str) -> Result<toml::Table> {
     Ok(text.parse()?)
 }
 
-/// The versions that the crates of a workspace promise, each with its crates. `whole` is the workspace's own.
+/// Returns the versions that the crates of a workspace promise, each with its crates. `whole` is the workspace's own
+/// version.
 fn promised(workspace: &toml::Table, whole: &str) -> Result<BTreeMap<String, Vec<String>>> {
     let mut promised: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let members = workspace["workspace"]["members"].as_array().context("Cargo.toml has no members")?;
@@ -60,7 +61,7 @@ fn promised(workspace: &toml::Table, whole: &str) -> Result<BTreeMap<String, Vec
     Ok(promised)
 }
 
-/// The name of the toolchain of this version, which is installed if it is missing.
+/// Returns the name of the toolchain of this version; installs it if it is missing.
 fn toolchain(version: &str, options: SetupOptions) -> Result<String> {
     if let Some(found) = toolchain_of(version, &installed()) {
         return Ok(found.to_owned());
@@ -78,13 +79,13 @@ fn toolchain(version: &str, options: SetupOptions) -> Result<String> {
     found.map(str::to_owned).with_context(|| format!("rustup installed {version}, but lists\n{installed}"))
 }
 
-/// Rustup's list of installed toolchains, one per line; empty without rustup.
+/// Returns rustup's list of installed toolchains, one per line; empty without rustup.
 pub(crate) fn installed() -> String {
     let output = Command::new("rustup").args(["toolchain", "list"]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The installed toolchain of this version, such as `1.85-x86_64-unknown-linux-gnu` or
+/// Returns the installed toolchain of this version, such as `1.85-x86_64-unknown-linux-gnu` or
 /// `1.85.1-x86_64-unknown-linux-gnu`.
 fn toolchain_of<'a>(version: &str, installed: &'a str) -> Option<&'a str> {
     installed.lines().filter_map(|line| line.split_whitespace().next()).find(|name| {

@@ -57,12 +57,12 @@ fn source_parser() -> impl TypedValueParser<Value = Source> {
     words.try_map(|word| word.parse::<Source>())
 }
 
-/// The profile where none is named: it has both default sources.
+/// The profile if none is named: it has both default sources.
 const DEFAULT_PROFILE: &str = "skylake";
 
-/// One boot of a kernel, and what its runs are checked against.
+/// One boot of a kernel, and the row that its runs are checked against.
 struct BootJob<'a> {
-    /// The text to print before it.
+    /// The text to print before the boot.
     headline: Option<String>,
     kernel: &'a Path,
     boot: Boot,
@@ -97,7 +97,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Boots an example, prints what it prints, and says whether that is right.
+/// Boots an example, prints its output, and reports whether that is right.
 fn run_example(name: &str, options: &RunOptions, images: &Images) -> Result<ExitCode> {
     let image = build_example(name)?;
     let outcome = examples::machine(images, name, &image, &options.monitor).run(|line| println!("{line}"))?;
@@ -120,7 +120,7 @@ fn job_of_kernel<'a>(options: &RunOptions, kernel: &'a Path) -> BootJob<'a> {
     BootJob { headline: None, kernel, boot, row: None }
 }
 
-/// The boots of our kernel, one source after the other.
+/// Returns the boots of our kernel, one source after the other.
 fn jobs_by_table<'a>(options: &'a RunOptions, images: &'a Images) -> Vec<BootJob<'a>> {
     let mut jobs = vec![];
     let only = options.only.as_deref();
@@ -139,7 +139,7 @@ fn jobs_by_table<'a>(options: &'a RunOptions, images: &'a Images) -> Vec<BootJob
     jobs
 }
 
-/// The profiles for a source.
+/// Returns the profiles for a source.
 fn profiles(options: &RunOptions, source: Source) -> Vec<&str> {
     match (&options.profile, options.source) {
         (Some(profile), _) => vec![profile],
@@ -161,7 +161,7 @@ impl BootJob<'_> {
         }
         let symbols = Symbols::read(self.kernel)?;
         let monitor_options = format!("{} {}", self.boot.monitor_options, options.monitor);
-        // Only our kernel knows the word.
+        // Only our kernel knows this word.
         let words = self.row.map_or_else(String::new, |_| processors(options.processors));
         let command_line = format!("{}{words}", self.boot.command_line);
         let machine = Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &command_line)
@@ -196,7 +196,7 @@ impl BootJob<'_> {
 /// The verdict of a run that is right; `None` if there was nothing to compare.
 type Judgement = Result<Option<Verdict>>;
 
-/// The text for a workload that has just ended, and whether it is right.
+/// Returns the text for a workload that has just ended, and true if the run is right.
 fn verdict(judgement: Judgement) -> (Cow<'static, str>, bool) {
     match judgement {
         Ok(Some(verdict)) => (verdict.to_string().into(), true),
@@ -205,7 +205,7 @@ fn verdict(judgement: Judgement) -> (Cow<'static, str>, bool) {
     }
 }
 
-/// How many runs were right, and how many were not.
+/// The numbers of runs that were right and wrong.
 #[derive(Default)]
 struct RunTally {
     passed: u64,

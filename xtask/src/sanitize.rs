@@ -1,6 +1,6 @@
-//! `cargo xtask sanitize`: tests with AddressSanitizer, which notices each access outside an allocation, or after its
-//! end: those of libipt.so.2, which C programs call and which maps files, and those of the recorder's plugin, which the
-//! emulator loads.
+//! `cargo xtask sanitize`: tests with AddressSanitizer, which detects each access outside an allocation, or after it
+//! was freed: those of libipt.so.2, which C programs call and which maps files, and those of the recorder's plugin,
+//! which the emulator loads.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::headline;
@@ -11,31 +11,32 @@ use std::process::Command;
 
 use crate::nightly;
 
-/// The test program exports the sanitizer's functions, because the shared library that it loads has none of its own.
+/// The test program exports the sanitizer's functions, because the shared library that it loads does not contain them.
 const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
 
 /// The tests load libraries and never unload them, which is no leak.
 const OPTIONS: &str = "detect_leaks=0:abort_on_error=1";
 
-/// The target is named, so that build scripts and procedural macros, which the compiler loads, are built without.
+/// The target is named, so that build scripts and procedural macros, which the compiler loads, are built without the
+/// sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 const PLUGIN: &str = "tools/src/pugmark/record/emulator/plugin.rs";
 const EMULATOR: &str = "qemu-x86_64";
 
-/// A program with signals and forks. It executes no other program: the emulator that would do that does not have the
-/// sanitizer's functions.
+/// A program with signals and forks. It executes no other program: the emulator for that would lack the sanitizer's
+/// functions.
 const PROGRAM: &str =
     "trap : USR1; kill -USR1 $$; (exit 3); n=0; while [ $n -lt 99 ]; do n=$((n + 1)); done & wait";
 
-/// Of the process and the two that it forks, and of a thread of each.
+/// The number of rings: of the process and the two that it forks, and of a thread of each.
 const RINGS: usize = 6;
 
 /// The part of the sanitizer's functions that only a program may have, and no shared library.
 const OF_PROGRAMS: &str = "asan_preinit.cpp.o";
 
-/// Runs the library's unit tests, and those that hold each of its functions against libipt's; the plugin's unit tests,
-/// and the plugin in the emulator. Returns why the last was skipped, if it was.
+/// Runs the library's unit tests, and those that compare each of its functions with libipt's; the plugin's unit tests,
+/// and the plugin in the emulator. Returns the reason if the last was skipped.
 pub(crate) fn sanitize() -> Result<Option<String>> {
     let toolchain = toolchain().map_err(anyhow::Error::msg)?;
     let folder = target_folder().join("sanitize");
@@ -53,7 +54,7 @@ pub(crate) fn sanitize() -> Result<Option<String>> {
     run_in_emulator(&toolchain, &folder).map(|()| None)
 }
 
-/// Does the same. Returns why not all of it, if the machine has no nightly toolchain or no emulator.
+/// Does the same in CI. Returns the reason if a part was skipped: the machine has no nightly toolchain or no emulator.
 pub(crate) fn in_ci() -> Result<Option<String>> {
     match toolchain() {
         Ok(_) => sanitize(),
@@ -61,12 +62,12 @@ pub(crate) fn in_ci() -> Result<Option<String>> {
     }
 }
 
-/// A toolchain that is as new as the one with Miri: an old one does not build the workspace.
+/// Returns a toolchain that is as new as the one with Miri: an old one does not build the workspace.
 fn toolchain() -> Result<String, String> {
     nightly::with_components(&["miri", "rust-src"])
 }
 
-/// Compiles the plugin, which is a crate of its own, with the sanitizer.
+/// Compiles the plugin, which is a separate crate, with the sanitizer.
 fn plugin(toolchain: &str, folder: &Path, name: &str, options: &[&str]) -> Result<PathBuf> {
     let file = folder.join(name);
     let mut rustc = Command::new("rustup");
@@ -76,7 +77,7 @@ fn plugin(toolchain: &str, folder: &Path, name: &str, options: &[&str]) -> Resul
     Ok(file)
 }
 
-/// Runs a program in the emulator with the plugin. Nobody reads its rings, which have room for what the program does.
+/// Runs a program in the emulator with the plugin. Nobody reads its rings, which have room for the whole run.
 fn run_in_emulator(toolchain: &str, folder: &Path) -> Result<()> {
     let rings = folder.join("rings");
     let _ = fs::remove_dir_all(&rings);
@@ -90,7 +91,7 @@ fn run_in_emulator(toolchain: &str, folder: &Path) -> Result<()> {
         .args(["-cpu", "max", "-plugin", &options, "-0", "sh"])
         .arg(shell)
         .args(["-c", PROGRAM])
-        // The emulator takes it, and does not pass it on to the program.
+        // The emulator uses this variable, and does not pass it on to the program.
         .env("LD_PRELOAD", sanitizer)
         .env("QEMU_UNSET_ENV", "LD_PRELOAD")
         .env("ASAN_OPTIONS", OPTIONS))?;
@@ -107,7 +108,7 @@ fn shared_sanitizer(toolchain: &str, folder: &Path) -> Result<PathBuf> {
         Command::new("rustup").args(["run", toolchain, "rustc", "--print", "target-libdir"]).output()?;
     let archives = PathBuf::from(String::from_utf8(output.stdout)?.trim());
     let archive = folder.join("sanitizer.a");
-    // The toolchain's own stays as it is.
+    // The toolchain's own archive stays unchanged.
     fs::write(&archive, fs::read(archives.join("librustc-nightly_rt.asan.a"))?)?;
     run(Command::new("ar").arg("d").arg(&archive).arg(OF_PROGRAMS))?;
     let library = folder.join("sanitizer.so");
@@ -124,7 +125,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the emulator is there in a version that loads the plugin.
+/// Returns whether the emulator is installed in a version that loads the plugin.
 fn has_emulator() -> bool {
     let Ok(output) = Command::new(EMULATOR).arg("--version").output() else { return false };
     let text = String::from_utf8_lossy(&output.stdout);

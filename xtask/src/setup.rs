@@ -9,7 +9,7 @@ use pugmark_harness::qemu::{self, QEMU};
 use std::path::Path;
 use std::process::Command;
 
-/// How to treat a machine that lacks something.
+/// The treatment of a machine that lacks programs.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct SetupOptions {
     /// Do not install what is missing: stop and print the command that would
@@ -46,7 +46,7 @@ struct PackageManager {
     mmdebstrap: &'static str,
 }
 
-/// Returns the names of the packages with a program or library.
+/// A function that returns the names of the packages with a program or library.
 type Packages = fn(&PackageManager) -> &str;
 
 const PACKAGE_MANAGERS: &[PackageManager] = &[
@@ -171,12 +171,13 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
+/// An optional program or library that tests compare with, or skip: its name, a check that it is installed, and its
+/// packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
 const OPTIONAL: [Optional; 14] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
-    // The library alone is there where something else needs it, such as GDB.
+    // The library alone may be installed for another program, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
     ("libpfm.so.4", is_library, |manager| manager.pfm),
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
@@ -192,8 +193,8 @@ const OPTIONAL: [Optional; 14] = [
     ("xz", |name| answers(name, "--version"), |manager| manager.packers),
 ];
 
-/// Calls [`prepare`], and makes sure that what tests compare with exists, and the Linux that they boot. If
-/// they are missing, the tests report what they skip.
+/// Calls [`prepare`], and makes sure that the programs and libraries that tests compare with exist, and the Linux that
+/// they boot. If they are missing, the tests report what they skip.
 pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     prepare(no_install)?;
     install_optional(OPTIONAL, no_install)?;
@@ -221,7 +222,7 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// Installs what is missing of these; says what cannot be installed, or may not.
+/// Installs the missing ones of these; reports those that cannot or may not be installed.
 fn install_optional(optional: impl IntoIterator<Item = Optional>, no_install: bool) -> Result<()> {
     for (name, is_installed, packages) in optional {
         if is_installed(name) {
@@ -244,10 +245,10 @@ fn install_optional(optional: impl IntoIterator<Item = Optional>, no_install: bo
 
 /// The folder of libipt's sources in the build folder: its tests run with our library.
 const LIBIPT_SOURCES: &str = "libipt-sources";
-/// Gets the sources from which 2.0.5 is built, on a system without apt.
+/// The command that gets the sources of 2.0.5 on a system without apt.
 const LIBIPT_CLONE: &str = "git clone --quiet --depth 1 --branch v2.0.5 https://github.com/intel/libipt";
 
-/// A crate with a copy of the sources, somewhat newer, for a machine that reaches neither.
+/// A crate with a slightly newer copy of the sources, for a machine that reaches neither.
 const LIBIPT_CRATE: (&str, &str) = ("libipt-sys", "=0.1.4");
 
 /// Gets libipt's sources into the build folder if they are not there.
@@ -270,7 +271,7 @@ fn libipt_sources(no_install: bool) -> Result<()> {
     })
 }
 
-/// Gets the copy of libipt's sources that a crate has.
+/// Gets the copy of libipt's sources in a crate.
 fn libipt_of_the_crate(folder: &Path) -> Result<()> {
     let (name, version) = LIBIPT_CRATE;
     let package = target_folder().join("libipt-crate");
@@ -301,8 +302,8 @@ fn libipt_release(release: &Release, no_install: bool) -> Result<()> {
     install(&name, &get)
 }
 
-/// The command that gets files by apt, which checks them, unpacks each by its own command, and makes the folder with
-/// what was in them if all of that succeeds.
+/// Returns the command that gets files by apt, which checks them, unpacks each by its own command, and makes the folder
+/// with their contents if all of that succeeds.
 fn in_new_folder(folder: &Path, files: &[(Download, String)]) -> String {
     let part = folder.with_extension("part");
     let (folder, part) = (folder.display(), part.display());
@@ -319,13 +320,13 @@ fn in_new_folder(folder: &Path, files: &[(Download, String)]) -> String {
     )
 }
 
-/// Whether the loader finds the library.
+/// Returns true if the loader finds the library.
 fn is_library(name: &str) -> bool {
     // SAFETY: these libraries have no other initialisers than any C library.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Calls [`prepare`], and makes sure that perf exists, which goes into the Linux guest and reads what it recorded.
+/// Calls [`prepare`], and makes sure that perf exists, which goes into the Linux guest and reads its recordings.
 pub(crate) fn prepare_linux(no_install: bool) -> Result<()> {
     prepare(no_install)?;
     require("perf", |manager| manager.perf, no_install)
@@ -333,14 +334,14 @@ pub(crate) fn prepare_linux(no_install: bool) -> Result<()> {
 
 /// Makes sure that the benchmark has libipt beside ours, or callgrind if it counts `instructions`, and QEMU's user-mode
 /// emulator, in which a program is recorded in seconds instead of minutes. If they are missing, the benchmark reports
-/// what it does without them.
+/// that it works without them.
 pub(crate) fn prepare_bench(instructions: bool, no_install: bool) -> Result<()> {
     let beside = if instructions { "valgrind" } else { "libipt.so.2" };
     let needed = OPTIONAL.into_iter().filter(|(name, ..)| [beside, "qemu-x86_64"].contains(name));
     install_optional(needed, no_install)
 }
 
-/// Makes sure that a bare Debian system can be made, and that this may be done: the system is a root folder.
+/// Makes sure that a bare Debian system can be made, which needs root, because the system is a root folder.
 pub(crate) fn prepare_bare(no_install: bool) -> Result<()> {
     ensure!(is_root()?, "only root can make a system and change into it: `sudo -E cargo xtask bare`");
     require("mmdebstrap", |manager| manager.mmdebstrap, no_install)
@@ -360,7 +361,7 @@ pub(crate) fn prepare_fuzzing(no_install: bool) -> Result<()> {
     require_tool("cargo-fuzz", INSTALL, no_install)
 }
 
-/// Whether cargo-deny is installed.
+/// Returns true if cargo-deny is installed.
 pub(crate) fn has_deny() -> bool {
     answers("cargo-deny", "--version")
 }
@@ -398,7 +399,7 @@ fn require(program: &str, packages: Packages, no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command that installs something.
+/// Runs an installation command.
 fn install(what: &str, command: &str) -> Result<()> {
     println!("{what} is missing; installing it: {command}");
     let status = Command::new("sh").args(["-c", command]).status().context("cannot start sh")?;
@@ -410,7 +411,7 @@ fn os_release() -> String {
     std::fs::read_to_string("/etc/os-release").unwrap_or_default()
 }
 
-/// The command that installs packages on the system that this `/etc/os-release` describes, if it has them.
+/// Returns the command that installs packages on the system that this `/etc/os-release` describes, if it has them.
 fn install_command(os_release: &str, packages: Packages, root: bool) -> Option<String> {
     let value = |key: &str| {
         let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;

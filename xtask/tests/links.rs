@@ -1,4 +1,4 @@
-//! Links in the documents lead somewhere: to a file of the tree, and to a heading that is in it.
+//! Checks links in the documents: each leads to a file of the tree, and to a heading in it.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::BTreeSet;
@@ -46,16 +46,16 @@ impl Document {
     }
 }
 
-/// A heading's anchor, as the sites that show repositories make it.
+/// Returns a heading's anchor, as repository hosting sites make it.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
     kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
-/// Why a link of the document `from` leads nowhere, if so.
+/// Returns the reason if a link of the document `from` leads nowhere.
 fn fault(from: &Path, own: &Document, link: &str) -> Option<String> {
-    // Other sites are not asked, and items of Rust are rustdoc's.
+    // Other sites are not queried, and rustdoc checks Rust items.
     if link.contains("://") || link.contains("::") {
         return None;
     }

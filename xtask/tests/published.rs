@@ -1,5 +1,5 @@
-//! The crates that are published: each is a package that builds from what is in it, with dependencies that a registry
-//! has, and the programs that come out of it work.
+//! The crates that are published: each is a package that builds from its contents, with dependencies that a registry
+//! has, and its programs work.
 
 #[path = "../src/package/cargo_home.rs"]
 mod cargo_home;
@@ -29,7 +29,7 @@ fn text(output: Output) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Packages them as `cargo publish --dry-run` does, without asking a registry: what depends on another one takes it
+/// Packages the crates as `cargo publish --dry-run` does, without querying a registry: dependencies among them come
 /// from a registry that cargo makes for this. Each is built where it was unpacked.
 #[test]
 fn programs_that_are_built_from_the_published_packages_record_and_decode() {
@@ -55,7 +55,7 @@ fn programs_that_are_built_from_the_published_packages_record_and_decode() {
             assert_eq!(packed, fs::read(root().join(folder).join(file)).unwrap(), "{name}: {file}");
         }
     }
-    // libpfm's licence asks to be wherever its tables are.
+    // libpfm's licence must accompany its tables.
     let tables = target.join(format!("package/pugmark-pfm-{}/events", env!("CARGO_PKG_VERSION")));
     assert!(tables.join("NOTICE.md").is_file());
 
@@ -82,7 +82,7 @@ fn programs_that_are_built_from_the_published_packages_record_and_decode() {
     assert!(fs::read_to_string(page).unwrap().starts_with("<!"));
 }
 
-/// Every crate says whether it is published: those of the list and no others.
+/// Checks that exactly the crates of the list are published.
 #[test]
 fn only_these_crates_are_published_and_each_says_what_it_is() {
     let mut cargo = Command::new(env!("CARGO"));
@@ -96,7 +96,7 @@ fn only_these_crates_are_published_and_each_says_what_it_is() {
         .collect();
     assert!(published.keys().copied().eq(PUBLISHED.map(|(name, _)| name)), "{:?}", published.keys());
     for (name, package) in published {
-        // What the registry asks for or shows; it takes up to five of each.
+        // Fields that the registry requires or shows; it takes up to five of each.
         for (field, most) in [("keywords", 5), ("categories", 5)] {
             let count = package[field].as_array().unwrap().len();
             assert!((1..=most).contains(&count), "{name}: {count} {field}");

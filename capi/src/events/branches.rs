@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl EventDecoder {
-    /// Takes the next event that waits for one of these packets, without those that are no events for the caller.
+    /// Takes the next event that waits for one of these packets; drops those that the caller does not get.
     fn take(&mut self, bindings: u8) -> Option<PtEvent> {
         loop {
             let event = self.waiting.take(bindings)?;
@@ -41,7 +41,7 @@ impl EventDecoder {
             return Ok(Step::More);
         };
         if event.kind == kind::OVERFLOW {
-            // It has the time of the OVF.
+            // The event keeps the time of the OVF.
             self.set_ip(&mut event, 0);
             self.enabled = true;
             self.event = Some(event);
@@ -74,7 +74,7 @@ impl EventDecoder {
             && let Some(first) = self.waiting.take(binding::TIP)
         {
             branch = first;
-            // It changes places with what waits since before it.
+            // The branch changes places with an event that has waited since before it.
             if first.kind != kind::ASYNC_BRANCH
                 && let Some(other) = self.waiting.find_mut(binding::TIP, kind::ASYNC_BRANCH)
             {
@@ -86,7 +86,7 @@ impl EventDecoder {
 
     pub(super) fn tip_pge(&mut self) -> Answer<Step> {
         self.ip.update(self.packet.address());
-        // Tracing is enabled first; what waited for the packet comes after that.
+        // The enabling comes first, then the events that waited for the packet.
         if !self.bound {
             self.enabled = true;
             self.bound = true;
@@ -120,7 +120,7 @@ impl EventDecoder {
                 Ok(self.publish_at_ip(event))
             }
             kind::ASYNC_PAGING | kind::ASYNC_VMCS if !self.bound => self.refuse(event, Code::Internal),
-            // They come after tracing was disabled, where no address means anything.
+            // They come after tracing was disabled, where an address has no meaning.
             kind::ASYNC_PAGING | kind::ASYNC_VMCS | kind::EXEC_MODE => {
                 event.flags |= flag::IP_SUPPRESSED;
                 Ok(self.publish(event))

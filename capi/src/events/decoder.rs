@@ -21,9 +21,9 @@ use std::ffi::c_int;
 /// The effect of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// There is an event. The packet is done with if the next one has been fetched.
+    /// There is an event. If the next packet has been fetched, this one is consumed.
     Event,
-    /// The packet is done with.
+    /// The packet is consumed.
     More,
 }
 
@@ -38,19 +38,19 @@ pub struct EventDecoder {
     flags: u32,
     pub(super) clocks: Clocks,
     pub(super) packets: PacketDecoder,
-    /// The current packet. It is invalid after an error, which is then the status.
+    /// The current packet. After an error the packet is invalid, and the error is the status.
     pub(super) packet: PtPacket,
     pub(super) status: c_int,
     pub(super) ip: LastIp,
     pub(super) clock: Clock,
     pub(super) waiting: WaitingEvents,
     pub(super) data: EventData,
-    /// The event that a packet has led to. After an error one may be left.
+    /// The event of the current packet. An event may be left after an error.
     pub(super) event: Option<PtEvent>,
     pub(super) mode: Option<ModeExec>,
-    /// Tracing is enabled.
+    /// True while tracing is enabled.
     pub(super) enabled: bool,
-    /// An event has used the current packet, so it does not stand for itself.
+    /// True if an event has used the current packet, which then is no event of its own.
     pub(super) bound: bool,
 }
 
@@ -79,7 +79,7 @@ impl EventDecoder {
         }
     }
 
-    /// Forgets everything but the place in the trace.
+    /// Resets everything but the position in the trace.
     pub(super) fn reset(&mut self) {
         self.packet.kind = kind::INVALID;
         self.status = Code::NoSync.status();
@@ -97,17 +97,17 @@ impl EventDecoder {
         self.config.errata.has(erratum)
     }
 
-    /// Returns whether calibration goes on after an overflow.
+    /// Returns true if calibration is kept over an overflow.
     pub(super) fn keeps_calibration(&self) -> bool {
         self.flags & KEEP_CALIBRATION != 0
     }
 
-    /// Returns whether changes of the interrupt flag are events.
+    /// Returns true if changes of the interrupt flag are events.
     pub(super) fn has_interrupt_flag_events(&self) -> bool {
         self.flags & INTERRUPT_FLAG_EVENTS != 0
     }
 
-    /// Goes on to the next packet that is no PAD. An error is kept for the next event.
+    /// Fetches the next packet that is no PAD. An error is kept for the next event.
     pub(super) fn fetch(&mut self) {
         loop {
             match next(&mut self.packets) {
@@ -123,7 +123,7 @@ impl EventDecoder {
         }
     }
 
-    /// Gives an event the last address as one of its words; without one it is suppressed.
+    /// Sets a word of an event to the last address; without one the address is suppressed.
     pub(super) fn set_ip(&self, event: &mut PtEvent, word: usize) {
         let ip = self.ip.get();
         event.variant[word] = ip.unwrap_or(0);
@@ -147,14 +147,14 @@ impl EventDecoder {
         self.publish(event)
     }
 
-    /// Publishes an event with the current time, after which the packet is done with.
+    /// Publishes an event with the current time, and consumes the packet.
     pub(super) fn publish_alone(&mut self, event: PtEvent) -> Step {
         self.publish(event);
         self.fetch();
         Step::Event
     }
 
-    /// Publishes an event without an address, after which the packet is done with.
+    /// Publishes an event without an address, and consumes the packet.
     pub(super) fn publish_without_ip(&mut self, mut event: PtEvent) -> Step {
         event.flags |= flag::IP_SUPPRESSED;
         self.publish_alone(event)
@@ -166,7 +166,7 @@ impl EventDecoder {
         Err(code.status())
     }
 
-    /// Begins at the PSB where the reader of packets is.
+    /// Starts at the PSB where the packet decoder is.
     fn start(&mut self) -> Answer<()> {
         self.status = 0;
         self.fetch();
@@ -203,20 +203,20 @@ impl EventDecoder {
                     last = found;
                     break;
                 }
-                // In a run of PSBs the search finds the last one from each of them. libipt does not return then.
+                // In a run of PSBs the search finds the last one from each of them; libipt never returns there.
                 if from == Some(found) {
                     succeeded(self.packets.sync_set(found.saturating_sub(PSB.len() as u64)))?;
                 }
             }
             let started = self.start();
-            // A PSB+ without anything after it leads back to where the search began.
+            // A PSB+ with nothing after it leads back to the start of the search.
             if self.packets.position().unwrap_or(0) < start {
                 return started;
             }
         }
     }
 
-    /// The offset of the current packet.
+    /// Returns the offset of the current packet.
     pub(super) fn offset(&self) -> Option<u64> {
         self.packets.position().map(|position| position.wrapping_sub(self.packet.size.into()))
     }
@@ -225,7 +225,7 @@ impl EventDecoder {
         self.packets.sync_position()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(super) fn next(&mut self) -> Answer<PtEvent> {
         while self.step()? == Step::More {
             if self.event.is_some() {
@@ -264,13 +264,13 @@ impl EventDecoder {
     }
 }
 
-/// Checks the status that a function has returned.
+/// Converts the status that a function has returned.
 fn succeeded(status: c_int) -> Answer<()> {
     if status < 0 { Err(status) } else { Ok(()) }
 }
 
-/// The next packet as libipt reads it since 2.1: erratum SKD007 is repaired here, and where SKZ84 has led over the end,
-/// the trace ends.
+/// Returns the next packet as libipt reads it since 2.1: erratum SKD007 is repaired here, and the trace ends where
+/// SKZ84 has led past its end.
 pub(super) fn next(packets: &mut PacketDecoder) -> Answer<PtPacket> {
     if packets.is_after_end() {
         return Err(Code::EndOfStream.status());

@@ -18,7 +18,7 @@ impl EventDecoder {
             Some((event, Binding::Nothing)) => return Ok(self.publish_without_ip(event)),
             Some((event, Binding::OwnFup)) => (event, binding::OWN_FUP),
             Some((event, Binding::BranchFup)) => (event, binding::FUP),
-            // Its FUP is nobody else's.
+            // The FUP belongs to this packet alone.
             None if packet.ip => (PtEvent::new(kind::IGNORED, [0; 3]), binding::OWN_FUP),
             None => return Ok(Step::More),
         };

@@ -1,7 +1,7 @@
 //! The event decoder: `pt_evt_*`, which libipt has since 2.1.
 //!
-//! Everything in a trace is an event for it: branches, too. It gives events the addresses and times of packets, and
-//! knows nothing of the code.
+//! It makes an event of everything in a trace, also of branches. Events have the addresses and times of packets; no
+//! code is read.
 
 mod branches;
 pub(crate) mod decoder;
@@ -37,11 +37,11 @@ pub unsafe extern "C" fn pt_evt_alloc_decoder(config: *const PtConfig) -> *mut E
 /// Frees the decoder.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_evt_alloc_decoder`], and is not used any more.
+/// `decoder` is null or from [`pt_evt_alloc_decoder`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_evt_free_decoder(decoder: *mut EventDecoder) {
     if !decoder.is_null() {
-        // SAFETY: pt_evt_alloc_decoder made it of a box.
+        // SAFETY: `pt_evt_alloc_decoder` made it from a box.
         drop(unsafe { Box::from_raw(decoder) });
     }
 }
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn pt_evt_free_decoder(decoder: *mut EventDecoder) {
 /// Goes to the next PSB, and reads its PSB+.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_evt_alloc_decoder`], and nobody else uses it now.
+/// `decoder` is null or from [`pt_evt_alloc_decoder`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_evt_sync_forward(decoder: *mut EventDecoder) -> c_int {
     // SAFETY: by contract.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn pt_evt_get_sync_offset(decoder: *const EventDecoder, of
     unsafe { write_offset(decoder.map(EventDecoder::sync_offset), offset) }
 }
 
-/// Returns the configuration of the decoder's reader of packets, without flags. It lives as long as the decoder.
+/// Returns the configuration of the decoder's packet decoder, without flags. It lives as long as the decoder.
 ///
 /// # Safety
 /// As for [`pt_evt_sync_forward`].

@@ -1,4 +1,4 @@
-//! Overflows: whether tracing is enabled after an overflow, and the errata that make that hard to find out.
+//! Overflows: finds out if tracing is enabled afterwards, which errata obscure.
 
 use super::{
     decoder::{EventDecoder, Step, next},
@@ -17,7 +17,7 @@ use pugmark_decoder_core::packet::Ip;
 
 const OVERFLOW: PtEvent = PtEvent::new(event_kind::OVERFLOW, [0; 3]);
 
-/// The next packet, or `None` at the end of the trace.
+/// Returns the next packet, or `None` at the end of the trace.
 fn next_if_any(packets: &mut PacketDecoder) -> Answer<Option<PtPacket>> {
     match next(packets) {
         Ok(packet) => Ok(Some(packet)),
@@ -26,7 +26,8 @@ fn next_if_any(packets: &mut PacketDecoder) -> Answer<Option<PtPacket>> {
     }
 }
 
-/// The address in the FUP of the PSB+ that goes on here, if it has one. The outer `None`: the trace ends before.
+/// Returns the address in the FUP of the PSB+ whose rest is here, if it has one. The outer `None`: the trace ends
+/// before.
 fn header_fup(mut packets: PacketDecoder) -> Answer<Option<Option<Ip>>> {
     loop {
         let Some(packet) = next_if_any(&mut packets)? else { return Ok(None) };
@@ -40,7 +41,7 @@ fn header_fup(mut packets: PacketDecoder) -> Answer<Option<Option<Ip>>> {
     }
 }
 
-/// Where to go on after an overflow: after this packet, which has been read.
+/// The place to resume after an overflow: after this packet, which has been read.
 struct ResumeAfter {
     packets: PacketDecoder,
     packet: PtPacket,
@@ -84,8 +85,8 @@ impl EventDecoder {
         }
     }
 
-    /// Looks for the FUP that says where tracing goes on. Returns how far after the overflow that ends, or `None` if a
-    /// packet says that tracing is disabled.
+    /// Looks for the FUP at which tracing resumes. Returns the distance from the overflow to the FUP's end, or `None`
+    /// if a packet says that tracing is disabled.
     fn find_fup(&self) -> Answer<Option<u64>> {
         let mut packets = self.packets.clone();
         let mut size = 0;
@@ -113,7 +114,7 @@ impl EventDecoder {
         self.clock = place.clock;
     }
 
-    /// Goes on at a place where tracing is enabled, at an address. The event has the time of the overflow.
+    /// Resumes at a place where tracing is enabled, at an address. The event has the time of the overflow.
     fn recover(&mut self, place: ResumeAfter, ip: Ip) {
         self.ip.update(ip);
         let mut event = OVERFLOW;
@@ -123,14 +124,15 @@ impl EventDecoder {
         self.enabled = true;
     }
 
-    /// Goes on after a TIP.PGD.
+    /// Resumes after a TIP.PGD.
     fn recover_disabled(&mut self, place: ResumeAfter) {
         self.publish(PtEvent { flags: flag::IP_SUPPRESSED, ..OVERFLOW });
         self.go_on_at(place);
         self.fetch();
     }
 
-    /// Erratum SKD010: the FUP after the overflow is missing. A later packet says where tracing goes on, if any does.
+    /// Handles erratum SKD010: the FUP after the overflow is missing. If anything, a later packet says where tracing
+    /// resumes.
     fn handle_skd010(&mut self) -> Answer<bool> {
         let (mut packets, mut clock) = (self.packets.clone(), self.clock);
         let mut tsx = None;
@@ -170,13 +172,13 @@ impl EventDecoder {
                 kind::PIP | kind::VMCS | kind::MODE | kind::PAD | kind::MNT | kind::PWRE | kind::PWRX => {}
                 kind::EXSTOP | kind::PTW | kind::CFE | kind::EVD => {}
                 time if kind::is_time(time) => clock.apply(&packet, &self.clocks)?,
-                // TIP.PGE, OVF and STOP: all is well. TNT, MWAIT and unknown packets: nothing can be done.
+                // TIP.PGE, OVF and STOP: no erratum. TNT, MWAIT and unknown packets: nothing can be done.
                 _ => return Ok(false),
             }
         }
     }
 
-    /// Erratum APL11: there is a TIP.PGD too many after the overflow. Decoding goes on after it.
+    /// Handles erratum APL11: there is a TIP.PGD too many after the overflow. Decoding resumes after it.
     fn handle_apl11(&mut self) -> Answer<bool> {
         let (mut packets, mut clock) = (self.packets.clone(), self.clock);
         loop {
@@ -193,7 +195,8 @@ impl EventDecoder {
         }
     }
 
-    /// Erratum APL12: there is a FUP although tracing is disabled after the overflow. A later packet shows that.
+    /// Returns true for erratum APL12: there is a FUP although tracing is disabled after the overflow. A later packet
+    /// shows that.
     fn is_apl12(&self, size: u64) -> Answer<bool> {
         let mut packets = self.packets.clone();
         packets.skip(size);
@@ -215,7 +218,7 @@ impl EventDecoder {
         }
     }
 
-    /// Reads packets up to the end of the last one, at `size` bytes from here; those before it give the time.
+    /// Skips packets up to `size` bytes from here; all but the last update the time.
     fn skip_to(&mut self, mut size: u64) -> Answer<()> {
         loop {
             self.packet = next(&mut self.packets)?;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl EventDecoder {
-    /// Applies a packet outside a PSB+ that neither is a branch nor gives the time.
+    /// Applies a packet outside a PSB+ that is neither a branch nor a timing packet.
     pub(super) fn other(&mut self) -> Answer<Step> {
         let packet = self.packet;
         let event = match packet.kind {
@@ -32,7 +32,7 @@ impl EventDecoder {
                 self.waiting.push(binding::EXSTOP, event)?;
                 return Ok(Step::More);
             }
-            // The packet's bits are the event's.
+            // The packet and the event have the same bits.
             kind::PWRE => PtEvent::new(event_kind::PWRE, [packet.payload[0], 0, 0]),
             kind::PWRX => PtEvent::new(event_kind::PWRX, [packet.payload[0], 0, 0]),
             kind::PTW => return self.ptw(),
@@ -41,7 +41,7 @@ impl EventDecoder {
         Ok(self.publish_alone(event))
     }
 
-    /// A change of mode is an event where something changes; else its packet still takes part in its TIP or FUP.
+    /// Applies a MODE.Exec. A change of the mode is an event; otherwise the packet still takes part in its TIP or FUP.
     fn mode_exec(&mut self) -> Answer<Step> {
         const BINDING: u8 = binding::TIP | binding::OWN_FUP;
         let (now, before) = (self.packet.exec_mode(), self.mode);
@@ -92,7 +92,7 @@ impl EventDecoder {
         let base = self.packet.get(field::VMCS_BASE);
         let event = PtEvent::new(event_kind::ASYNC_VMCS, [base, 0, 0]);
         if let Some(paging) = self.waiting.find_mut(binding::TIP, event_kind::ASYNC_PAGING).copied() {
-            // It comes before the paging event of the same TIP.
+            // The VMCS event comes before the paging event of the same TIP.
             self.waiting.push(binding::TIP, paging)?;
             if let Some(first) = self.waiting.find_mut(binding::TIP, event_kind::ASYNC_PAGING) {
                 *first = event;
@@ -105,7 +105,7 @@ impl EventDecoder {
         Ok(Step::More)
     }
 
-    /// An EXSTOP, and the MWAIT before it: both have its address, or none.
+    /// Applies an EXSTOP, and the MWAIT before it: both have its address, or none.
     fn exstop(&mut self) -> Answer<Step> {
         let has_ip = self.packet.flag(field::EXSTOP_IP);
         let event = PtEvent::new(event_kind::EXSTOP, [0; 3]);

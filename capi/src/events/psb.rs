@@ -1,4 +1,4 @@
-//! The PSB+: what it says is events at its end.
+//! The PSB+: its contents become events at its end.
 
 use super::{
     decoder::{EventDecoder, Step, next},
@@ -16,7 +16,7 @@ use pugmark_decoder_core::{
     packet::{Ip, ModeExec, Tsc},
 };
 
-/// An event that says what holds at a PSB.
+/// Returns an event for the state at a PSB.
 const fn status(kind: std::ffi::c_int, variant: [u64; 3]) -> PtEvent {
     let mut event = PtEvent::new(kind, variant);
     event.flags = flag::STATUS_UPDATE;
@@ -31,7 +31,8 @@ impl EventDecoder {
         }
         self.ip = LastIp::new();
         self.enabled = false;
-        // Whether tracing is enabled comes first, and is known at the end; libipt believes so after an error, too.
+        // This event comes first, but only the end shows if tracing is enabled; after an error libipt takes it as
+        // enabled, too.
         self.waiting.push(binding::PSBEND, status(event_kind::ENABLED, [0; 3]))?;
         loop {
             self.fetch();
@@ -48,7 +49,7 @@ impl EventDecoder {
                     self.end_psb();
                     return Ok(());
                 }
-                // The FUP may be among what was lost.
+                // The FUP may be lost.
                 kind::OVF => {
                     self.waiting.take(binding::PSBEND);
                     return Ok(());
@@ -81,7 +82,7 @@ impl EventDecoder {
         Ok(())
     }
 
-    /// Erratum BDM70: a PSB+ has a FUP although tracing is disabled. Then a TIP.PGE follows at once.
+    /// Returns true for erratum BDM70: a PSB+ has a FUP although tracing is disabled. Then a TIP.PGE follows at once.
     fn is_bdm70(&self) -> Answer<bool> {
         let mut packets = self.packets.clone();
         loop {
@@ -114,7 +115,7 @@ impl EventDecoder {
                 status(event_kind::ASYNC_PAGING, [packet.get(field::PIP_CR3), non_root, 0])
             }
             kind::VMCS => status(event_kind::ASYNC_VMCS, [packet.get(field::VMCS_BASE), 0, 0]),
-            // It can be anywhere, and says nothing about the state.
+            // An MNT can be anywhere, and says nothing about the state.
             kind::MNT => PtEvent::new(event_kind::MNT, [packet.get(field::MNT_PAYLOAD), 0, 0]),
             _ if packet.get(field::MODE_LEAF) == LEAF_EXEC => return self.header_mode_exec(),
             _ => status(event_kind::TSX, [0, packet.tsx(), 0]),

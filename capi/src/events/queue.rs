@@ -1,4 +1,4 @@
-//! Events that wait for the packet that gives them their address.
+//! Events that wait for the packet with their address.
 
 use crate::{error::Code, event::PtEvent, query::decoder::Answer};
 use std::ffi::c_int;
@@ -9,13 +9,13 @@ pub(super) mod binding {
     pub(in crate::events) const TIP: u8 = 1 << 1;
     /// A FUP that begins an asynchronous branch, too.
     pub(in crate::events) const FUP: u8 = 1 << 2;
-    /// A FUP that is there for the event alone.
+    /// A FUP that belongs to the event alone.
     pub(in crate::events) const OWN_FUP: u8 = 1 << 3;
     pub(in crate::events) const EXSTOP: u8 = 1 << 4;
     pub(in crate::events) const ANY: u8 = u8::MAX;
 }
 
-/// As many as wait in libipt, which has sixteen places and leaves two of them empty.
+/// libipt's maximum: it has sixteen places and leaves two of them empty.
 const MOST: usize = 14;
 
 /// The waiting events, in order.
@@ -46,19 +46,19 @@ impl WaitingEvents {
         Some(event)
     }
 
-    /// The first event that waits for one of these packets.
+    /// Returns the first event that waits for one of these packets.
     pub(super) fn first_mut(&mut self, bindings: u8) -> Option<&mut PtEvent> {
         let mut waiting = self.events[..self.len].iter_mut();
         waiting.find(|(binding, _)| binding & bindings != 0).map(|(_, event)| event)
     }
 
-    /// The first event of a kind that waits for one of these packets.
+    /// Returns the first event of a kind that waits for one of these packets.
     pub(super) fn find_mut(&mut self, bindings: u8, kind: c_int) -> Option<&mut PtEvent> {
         let mut waiting = self.events[..self.len].iter_mut();
         waiting.find(|(binding, event)| binding & bindings != 0 && event.kind == kind).map(|(_, event)| event)
     }
 
-    /// Returns whether an event waits for one of these packets.
+    /// Returns true if an event waits for one of these packets.
     pub(super) fn has(&mut self, bindings: u8) -> bool {
         self.first_mut(bindings).is_some()
     }

@@ -1,4 +1,5 @@
-//! What decoders of instructions and of blocks have in common: the place in the code, and the event that is processed.
+//! The state that the instruction decoder and the block decoder share: the position in the code, and the event being
+//! processed.
 
 use super::returns::Returns;
 use crate::{
@@ -15,8 +16,7 @@ use crate::{
 };
 use std::{ffi::c_int, ptr};
 
-/// An instruction that events bind to and that the decoder has not gone past yet, and which events were
-/// bound to it.
+/// An instruction that the decoder has not gone past because events bind to it, and the events bound so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Postponed {
     pub(super) insn: Option<(PtInsn, Extra)>,
@@ -29,7 +29,7 @@ pub(super) struct Postponed {
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) query: QueryDecoder,
-    /// The caller wants to know when time goes on.
+    /// True if the caller wants tick events.
     pub(super) ticks: bool,
     /// The caller's image; null for the decoder's own.
     image: *mut Image,
@@ -41,7 +41,7 @@ pub(crate) struct Flow {
     pub(super) status: c_int,
     pub(super) enabled: bool,
     pub(super) speculative: bool,
-    /// The event is processed, and the caller has not got it yet.
+    /// True while the event is processed and the caller has not got it yet.
     pub(super) process_event: bool,
     pub(super) event: PtEvent,
     pub(super) postponed: Postponed,
@@ -49,8 +49,8 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Which bit of the flags asks for ticks depends on the kind of decoder.
-    /// The masks are those of the kind of decoder in the configuration's flags.
+    /// Makes a decoder. `ticks` and `interrupt_flag` are masks in the configuration's flags; they depend on the kind of
+    /// decoder.
     pub(super) fn new(config: PtConfig, ticks: u32, interrupt_flag: u32) -> Self {
         let has_interrupt_flag = config.flags[0] & interrupt_flag != 0;
         Self {
@@ -89,7 +89,7 @@ impl Flow {
     }
 
     /// # Safety
-    /// `image` is null, or an image that lives and is used by nobody else while this decoder uses it.
+    /// `image` is null, or an image that outlives its use by this decoder, and that nobody else uses meanwhile.
     pub(crate) unsafe fn set_image(&mut self, image: *mut Image) {
         self.image = image;
     }
@@ -97,12 +97,12 @@ impl Flow {
     /// Calls `with` with the image, the mapped section and the address space.
     #[inline]
     pub(super) fn with_image<T>(&mut self, with: impl FnOnce(&mut Image, &mut Kept, &PtAsid) -> T) -> T {
-        // SAFETY: it is null, or the caller of `set_image` promised that it lives and that nobody else uses it now.
+        // SAFETY: null, or the caller of `set_image` promised that it lives and that nobody else uses it now.
         let image = unsafe { self.image.as_mut() }.unwrap_or(&mut self.own_image);
         with(image, &mut self.kept, &self.asid)
     }
 
-    /// The next instruction, if it is remembered in the mapped section: its shape, its bytes and the section's
+    /// Returns the next instruction, if it is cached in the mapped section: its shape, its bytes and the section's
     /// identifier.
     #[inline(always)]
     pub(super) fn remembered(&self) -> Option<(Shape, &[u8; LONGEST], c_int)> {
@@ -113,7 +113,7 @@ impl Flow {
         Some((shape, bytes, window.isid))
     }
 
-    /// The mapped section, if it is still the first one of the image, and the return addresses.
+    /// Returns the mapped section, if it is still the first one of the image, and the return addresses.
     #[inline(always)]
     pub(super) fn known_code(&mut self) -> Option<(&Window, &mut Returns)> {
         // SAFETY: as in `with_image`.
@@ -121,34 +121,34 @@ impl Flow {
         Some((self.kept.window(image.version())?, &mut self.returns))
     }
 
-    /// Ends a call: tells the image, and returns what the call returns.
+    /// Ends a call: releases the image, and converts the answer to the call's status.
     #[inline]
     pub(super) fn done(&mut self, answer: Answer<c_int>) -> c_int {
         self.with_image(|image, _, _| image.release());
         answer.unwrap_or_else(|error| error)
     }
 
-    /// The status that the caller gets, with `flags`.
+    /// Returns the status that the caller gets, with `flags`.
     #[inline]
     pub(super) fn status(&self, flags: c_int) -> c_int {
         let disabled = if self.enabled { 0 } else { status::IP_SUPPRESSED };
-        // The end comes after the events.
+        // The end of the trace is reported after the events.
         let end = if self.process_event { 0 } else { self.status & status::END_OF_STREAM };
         flags | disabled | end
     }
 
-    /// The status with an event.
+    /// Returns the status with an event.
     pub(super) fn pending(&self) -> Answer<c_int> {
         Ok(self.status(status::EVENT_PENDING))
     }
 
-    /// Where the trace begins after synchronisation.
+    /// Sets the state after synchronisation.
     pub(super) fn start(&mut self, status: c_int) {
         self.status = status;
         self.enabled = status & status::IP_SUPPRESSED == 0;
     }
 
-    /// Makes an event if the time has changed.
+    /// Makes a tick event if the time has changed.
     fn tick(&mut self, ip: u64) -> Answer<()> {
         if !self.ticks {
             return Ok(());
@@ -180,7 +180,7 @@ impl Flow {
         Ok(status)
     }
 
-    /// Whether the next conditional branch is taken, and the status.
+    /// Returns the outcome of the next conditional branch (true if taken), and the status.
     #[inline]
     pub(super) fn cond_branch(&mut self) -> Answer<(bool, c_int)> {
         let answer = self.query.cond_branch()?;
@@ -190,13 +190,13 @@ impl Flow {
         Ok(answer)
     }
 
-    /// Whether there is an event to process, or an error where one should be.
+    /// Returns true if there is an event to process, or an error where one should be.
     #[inline]
     pub(super) fn may_have_event(&self) -> bool {
         self.process_event || self.status & status::EVENT_PENDING != 0
     }
 
-    /// Whether there is an event to process.
+    /// Returns true if there is an event to process.
     #[inline]
     pub(super) fn has_event(&mut self) -> Answer<bool> {
         if self.process_event {
@@ -211,15 +211,15 @@ impl Flow {
         Ok(true)
     }
 
-    /// The instruction at an address, from the image.
+    /// Returns the instruction at an address, from the image.
     pub(super) fn insn_at(&mut self, ip: u64) -> Option<(PtInsn, Extra)> {
         let mut insn = PtInsn { ip, mode: self.mode, ..PtInsn::EMPTY };
         let extra = self.with_image(|image, _, asid| insn.read(image, asid)).ok()?;
         Some((insn, extra))
     }
 
-    /// Erratum SKD022: tracing is disabled by a VM entry itself, not before it. Changes the event, and returns whether
-    /// it did.
+    /// Handles erratum SKD022: tracing is disabled by a VM entry itself, not before it. Returns true if it changed the
+    /// event.
     pub(super) fn handle_skd022(&mut self, ip: u64) -> bool {
         let is_entry = self.insn_at(ip).is_some_and(|(_, extra)| extra.detail == Detail::VmEntry);
         if is_entry {
@@ -229,18 +229,19 @@ impl Flow {
         is_entry
     }
 
-    /// Returns whether the event binds to the address in it, or, where it has none, to one of these instructions.
+    /// Returns true if the event binds to the instruction at its address, or, without an address, to one of these
+    /// instructions.
     pub(super) const fn binds_to_insn(&self) -> bool {
         matches!(self.event.kind, kind::PTWRITE | kind::IRET | kind::VMENTRY | kind::UIRET)
     }
 
-    /// Returns whether the event comes before the instruction at its address.
+    /// Returns true if the event comes before the instruction at its address.
     pub(super) const fn comes_before_insn(&self) -> bool {
         matches!(self.event.kind, kind::EXSTOP | kind::MWAIT)
             || self.event.is_of_event_trace() && !self.binds_to_insn()
     }
 
-    /// Binds the event to an instruction, unless one of its kind is bound to it. Returns whether it did.
+    /// Binds the event to an instruction, unless one of its kind is bound to it. Returns true if it did.
     pub(super) fn bind(&mut self) -> bool {
         // A kind that binds is less than 64.
         let bit = 1 << self.event.kind;
@@ -249,17 +250,17 @@ impl Flow {
         is_new
     }
 
-    /// Returns whether tracing is enabled, and the event is at another address than the decoder.
+    /// Returns true if tracing is enabled, and the event is at another address than the decoder.
     pub(super) fn is_ahead(&self) -> bool {
         self.enabled && self.event.ip_word().is_some_and(|word| self.is_elsewhere(word))
     }
 
-    /// Returns whether the event is a change of mode that has an address while tracing is off, as a FUP gives it.
+    /// Returns true if the event is a change of mode that got an address from a FUP while tracing is off.
     pub(super) fn is_mode_while_off(&self) -> bool {
         self.event.kind == kind::EXEC_MODE && self.query.has_interrupt_flag && !self.enabled
     }
 
-    /// Whether the event is at another address than the decoder.
+    /// Returns true if the event is at another address than the decoder.
     pub(super) fn is_elsewhere(&self, word: usize) -> bool {
         self.event.flags & flag::IP_SUPPRESSED == 0 && self.event.variant[word] != self.ip
     }
@@ -310,7 +311,7 @@ impl Flow {
                 self.speculative = false;
             }
             kind::EXEC_MODE => {
-                // It has 32 bits.
+                // The mode has 32 bits.
                 let mode = event.variant[0] as c_int;
                 if is_status && self.enabled && self.mode != 0 && self.mode != mode {
                     return Err(Code::BadStatusUpdate.status());

@@ -1,4 +1,4 @@
-//! The decoder of blocks: `pt_blk_*`.
+//! The block decoder: `pt_blk_*`.
 
 use super::{block::PtBlock, walk::BlockDecoder, write_asid};
 use crate::{
@@ -11,8 +11,7 @@ use crate::{
 };
 use std::{ffi::c_int, ptr};
 
-/// Makes a decoder of blocks for the buffer of the configuration; null if the configuration is too short or has no
-/// buffer.
+/// Makes a block decoder for the buffer of the configuration; null if the configuration is too short or has no buffer.
 ///
 /// # Safety
 /// `config` is null or points to a `struct pt_config` with as many bytes as it says. Until the decoder is freed, its
@@ -28,11 +27,11 @@ pub unsafe extern "C" fn pt_blk_alloc_decoder(config: *const PtConfig) -> *mut B
 /// Frees the decoder and its own image.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_blk_alloc_decoder`], and is not used any more.
+/// `decoder` is null or from [`pt_blk_alloc_decoder`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_blk_free_decoder(decoder: *mut BlockDecoder) {
     if !decoder.is_null() {
-        // SAFETY: pt_blk_alloc_decoder made it of a box.
+        // SAFETY: `pt_blk_alloc_decoder` made it from a box.
         drop(unsafe { Box::from_raw(decoder) });
     }
 }
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn pt_blk_free_decoder(decoder: *mut BlockDecoder) {
 /// Goes to the next PSB.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_blk_alloc_decoder`], and nobody else uses it now.
+/// `decoder` is null or from [`pt_blk_alloc_decoder`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_blk_sync_forward(decoder: *mut BlockDecoder) -> c_int {
     // SAFETY: by contract.
@@ -119,7 +118,7 @@ pub unsafe extern "C" fn pt_blk_get_image(decoder: *mut BlockDecoder) -> *mut Im
     decoder.map_or(ptr::null_mut(), |decoder| decoder.flow.image())
 }
 
-/// Sets the decoder's image; null is its own.
+/// Sets the decoder's image; null selects its own.
 ///
 /// # Safety
 /// As for [`pt_blk_sync_forward`]; `image` is null or from `pt_image_alloc`, lives while the decoder has it, and is
@@ -174,8 +173,8 @@ pub unsafe extern "C" fn pt_blk_asid(decoder: *const BlockDecoder, asid: *mut Pt
     unsafe { write_asid(&decoder.flow.asid, asid, size) }
 }
 
-/// Writes as much of the next block as the caller's structure has, and returns the status. The block is also written
-/// where it ends with an error.
+/// Writes as much of the next block as the caller's structure has, and returns the status. A block that ends with an
+/// error is written, too.
 ///
 /// # Safety
 /// As for [`pt_blk_sync_forward`]; `block` is null or points to `size` writable bytes.
@@ -195,7 +194,7 @@ pub unsafe extern "C" fn pt_blk_next(decoder: *mut BlockDecoder, block: *mut PtB
     if size == size_of::<PtBlock>() && block.is_aligned() {
         // SAFETY: it is not null, and has that many bytes.
         unsafe { block.write(PtBlock::EMPTY) };
-        // SAFETY: nor does it hold anything else now, and it is the caller's, so nobody else uses it.
+        // SAFETY: it was initialised just now, and only the caller has it, so nobody else uses it.
         let answer = decoder.next(unsafe { &mut *block });
         return decoder.flow.done(answer);
     }

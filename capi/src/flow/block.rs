@@ -22,8 +22,8 @@ impl PtBlock {
     pub(crate) const EMPTY: Self =
         Self { ip: 0, end_ip: 0, isid: 0, mode: 0, class: 0, insns: 0, raw: [0; 15], size: 0, flags: 0 };
 
-    /// Writes a block whose instructions are all whole. It does so part by part: the processor would wait if a
-    /// structure were read as a whole just after it was put together.
+    /// Writes a block whose instructions are all whole. It writes field by field: reading a whole structure just after
+    /// writing its fields would stall (no store forwarding).
     ///
     /// # Safety
     /// `out` is writable.

@@ -1,4 +1,4 @@
-//! How the decoder of blocks goes on: to the next event or the next decision.
+//! The steps of the block decoder: to the next event or the next decision.
 
 use super::{
     base::Postponed,
@@ -17,7 +17,7 @@ use crate::{
 };
 use std::ffi::c_int;
 
-/// The trace is needed to go on.
+/// The trace is needed to continue.
 const NEEDS_TRACE: c_int = Code::BadQuery.status();
 
 impl BlockDecoder {
@@ -49,7 +49,7 @@ impl BlockDecoder {
         self.trailing(None)
     }
 
-    /// The next block, as far as it could be decoded, and the status.
+    /// Decodes the next block, as far as possible, and returns the status.
     pub(crate) fn next(&mut self, block: &mut PtBlock) -> Answer<c_int> {
         *block = PtBlock { ip: self.flow.ip, mode: self.flow.mode, ..PtBlock::EMPTY };
         if self.flow.speculative {
@@ -90,12 +90,12 @@ impl BlockDecoder {
         Ok(())
     }
 
-    /// Where tracing is expected to go on after it was disabled at an instruction.
+    /// Sets the address where tracing should resume after it was disabled at an instruction.
     fn set_resume_ip(&mut self, insn: &PtInsn) {
         self.flow.ip = if matches!(insn.class, class::CALL | class::FAR_CALL) { insn.end() } else { 0 };
     }
 
-    /// Goes to where tracing is disabled.
+    /// Goes to the place where tracing is disabled.
     fn go_to_disabled(&mut self, block: &mut PtBlock, last: &mut DecodedInsn) -> Answer<bool> {
         let event = self.flow.event;
         let config = &self.flow.query.config;
@@ -129,7 +129,7 @@ impl BlockDecoder {
         }
     }
 
-    /// Goes to an address. If the trace is needed for that, it is used, and the block ends.
+    /// Goes to an address. A step that needs the trace uses it, and ends the block.
     fn go_to_ip_with_trace(&mut self, block: &mut PtBlock, word: usize) -> Answer<bool> {
         if self.flow.event.flags & flag::IP_SUPPRESSED != 0 {
             return Ok(true);
@@ -213,7 +213,8 @@ impl BlockDecoder {
         if reached { self.flow.pending() } else { Ok(0) }
     }
 
-    /// Erratum BDM64: the trace of a branch before an aborted transaction can be wrong. Then it led to the abort.
+    /// Handles erratum BDM64: the trace of a branch before an aborted transaction can be wrong. The branch then led to
+    /// the abort.
     fn handle_bdm64(&mut self, block: &PtBlock) {
         if self.flow.event.variant[1] & flag::ABORTED == 0 || block.insns == 0 {
             return;
@@ -285,7 +286,7 @@ impl BlockDecoder {
         Ok(self.flow.status(0))
     }
 
-    /// Whether an event that binds to no instruction is at the address.
+    /// Returns true if an event that binds to no instruction is at the address.
     fn is_here(&mut self, block: Option<&PtBlock>) -> bool {
         let flow = &mut self.flow;
         let at = flow.event.variant[0];

@@ -1,4 +1,4 @@
-//! How the decoder of instructions goes on: which events bind to an instruction, and which to an address.
+//! The steps of the instruction decoder: some events bind to an instruction, others to an address.
 
 use super::base::{Flow, Postponed};
 use crate::{
@@ -20,7 +20,7 @@ pub struct InsnDecoder {
     pub(crate) flow: Flow,
 }
 
-/// What an instruction has beside its shape and its bytes.
+/// The fields of an instruction beside its shape and its bytes.
 struct Head {
     ip: u64,
     isid: c_int,
@@ -34,8 +34,7 @@ impl Head {
         PtInsn { ip, isid, mode, class: shape.class(), raw: *bytes, size: shape.size(), flags }
     }
 
-    /// Writes the instruction, part by part: the processor would wait if a structure were read as a whole just after
-    /// it was put together.
+    /// Writes the instruction field by field: reading a whole structure just after writing its fields would stall.
     ///
     /// # Safety
     /// `out` is writable.
@@ -71,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// Goes to a branch's target; the current address is already that of the branch's end.
+    /// Goes to a branch's target; the current address is already the end of the branch.
     #[inline(always)]
     fn branch(&mut self, class: c_int, displacement: Option<i32>) -> Answer<()> {
         match class {
@@ -82,7 +81,7 @@ impl Flow {
                     return Ok(());
                 }
             }
-            // A call of the next instruction is how code finds its own address.
+            // Code calls the next instruction to find its own address.
             class::CALL if displacement != Some(0) => self.returns.push(self.ip),
             class::RETURN => {
                 if let Ok((taken, status)) = self.cond_branch() {
@@ -138,7 +137,7 @@ impl InsnDecoder {
         self.check_ip(None)
     }
 
-    /// Writes the next instruction, and returns what the function returns.
+    /// Writes the next instruction, and returns the status.
     ///
     /// # Safety
     /// `out` is writable.
@@ -161,7 +160,7 @@ impl InsnDecoder {
         self.flow.done(answer)
     }
 
-    /// Goes past an instruction where no event is pending.
+    /// Goes past an instruction while no event is pending.
     #[inline(always)]
     fn calm(&mut self, shape: Shape, displacement: Option<i32>) -> c_int {
         let flow = &mut self.flow;
@@ -190,8 +189,8 @@ impl InsnDecoder {
         }
     }
 
-    /// The next instruction. It is passed to `give` also where it cannot be decoded, and with `false` where its section
-    /// cannot be read.
+    /// Passes the next instruction to `give`, also one that cannot be decoded; with `false` if its section cannot be
+    /// read.
     #[inline(never)]
     pub(crate) fn slow(&mut self, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
         let flow = &self.flow;
@@ -211,7 +210,7 @@ impl InsnDecoder {
         self.after(&insn, &extra?)
     }
 
-    /// What comes after an instruction: events that bind to it, the step to the next one, and events there.
+    /// Handles the events that bind to an instruction, steps to the next one, and looks for events there.
     #[inline(never)]
     fn after(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
         let status = self.check_insn(insn, extra)?;
@@ -231,7 +230,7 @@ impl InsnDecoder {
         Head { ip: self.flow.ip, isid, mode: self.flow.mode, flags: self.flags() }
     }
 
-    /// Reads the next instruction. The first value is `false` where its section cannot be read.
+    /// Reads the next instruction. The first value is `false` if its section cannot be read.
     #[inline(never)]
     fn read(&mut self, insn: &mut PtInsn) -> (bool, Answer<Extra>) {
         let flags = self.flags();
@@ -267,7 +266,7 @@ impl InsnDecoder {
         self.flow.with_image(|image, _, asid| insn.read(image, asid))
     }
 
-    /// Whether tracing is disabled by this instruction.
+    /// Returns true if this instruction disables tracing.
     fn is_disabled_by(&self, insn: &PtInsn, extra: &Extra) -> Answer<bool> {
         let config = &self.flow.query.config;
         if self.flow.event.flags & flag::IP_SUPPRESSED != 0 {
@@ -315,7 +314,7 @@ impl InsnDecoder {
                 }
                 self.flow.ip = match insn.next_ip(extra) {
                     Ok(ip) => ip,
-                    // It is expected to return from a call.
+                    // Tracing should resume at the return from a call.
                     Err(Code::BadQuery) if matches!(insn.class, class::CALL | class::FAR_CALL) => insn.end(),
                     Err(Code::BadQuery) => 0,
                     Err(error) => {
@@ -353,7 +352,8 @@ impl InsnDecoder {
         }
     }
 
-    /// Erratum BDM64: the trace of a branch before an aborted transaction can be wrong. Then it led to the abort.
+    /// Handles erratum BDM64: the trace of a branch before an aborted transaction can be wrong. The branch then led to
+    /// the abort.
     fn handle_bdm64(&mut self, last: c_int) {
         let flow = &mut self.flow;
         if flow.event.variant[1] & flag::ABORTED == 0 || !class::is_branch(last) {
@@ -365,7 +365,7 @@ impl InsnDecoder {
         }
     }
 
-    /// Looks for an event at the address, after an instruction of a class if there is one. Returns the status.
+    /// Looks for an event at the address; `last` is the class of the instruction before. Returns the status.
     #[inline]
     fn check_ip(&mut self, last: Option<c_int>) -> Answer<c_int> {
         if !self.flow.has_event()? {

@@ -1,4 +1,4 @@
-//! The decoders of instructions and blocks: `pt_insn_*`, and `pt_blk_*` in `blk`.
+//! The instruction decoder (`pt_insn_*`) and the block decoder (`pt_blk_*`, in `blk`).
 
 mod base;
 pub mod blk;
@@ -21,8 +21,8 @@ use crate::{
 };
 use std::{ffi::c_int, mem::offset_of, ptr};
 
-/// Makes a decoder of instructions for the buffer of the configuration; null if the configuration is too short or has
-/// no buffer.
+/// Makes an instruction decoder for the buffer of the configuration; null if the configuration is too short or has no
+/// buffer.
 ///
 /// # Safety
 /// `config` is null or points to a `struct pt_config` with as many bytes as it says. Until the decoder is freed, its
@@ -38,11 +38,11 @@ pub unsafe extern "C" fn pt_insn_alloc_decoder(config: *const PtConfig) -> *mut 
 /// Frees the decoder and its own image.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_insn_alloc_decoder`], and is not used any more.
+/// `decoder` is null or from [`pt_insn_alloc_decoder`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_insn_free_decoder(decoder: *mut InsnDecoder) {
     if !decoder.is_null() {
-        // SAFETY: pt_insn_alloc_decoder made it of a box.
+        // SAFETY: `pt_insn_alloc_decoder` made it from a box.
         drop(unsafe { Box::from_raw(decoder) });
     }
 }
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn pt_insn_free_decoder(decoder: *mut InsnDecoder) {
 /// Goes to the next PSB.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_insn_alloc_decoder`], and nobody else uses it now.
+/// `decoder` is null or from [`pt_insn_alloc_decoder`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_insn_sync_forward(decoder: *mut InsnDecoder) -> c_int {
     // SAFETY: by contract.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn pt_insn_get_image(decoder: *mut InsnDecoder) -> *mut Im
     decoder.map_or(ptr::null_mut(), |decoder| decoder.flow.image())
 }
 
-/// Sets the decoder's image; null is its own.
+/// Sets the decoder's image; null selects its own.
 ///
 /// # Safety
 /// As for [`pt_insn_sync_forward`]; `image` is null or from `pt_image_alloc`, lives while the decoder has it, and is

@@ -1,15 +1,14 @@
-//! Blocks that were made before. Walking over the code of a block takes a chain of reads, each waiting for the one
-//! before; a block that is remembered as a whole takes one read.
+//! Cached blocks. Walking over the code of a block takes a chain of dependent loads; a cached block takes one.
 
 /// A block over known code without calls, which ends with a conditional branch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub(super) ip: u64,
-    /// Where the branch goes if it is taken.
+    /// The target of the branch.
     pub(super) target: u64,
-    /// The number of the window that it is in; zero for no node.
+    /// The number of the window with the block; zero for no node.
     pub(super) window: u64,
-    /// How far after the block's address the branch is.
+    /// Distance from the block's address to the branch.
     pub(super) branch: i32,
     pub(super) insns: u16,
     pub(super) mode: u8,
@@ -17,10 +16,10 @@ pub(super) struct Node {
     pub(super) size: u8,
 }
 
-/// How many nodes there are: half a megabyte.
+/// Number of nodes; they take half a megabyte.
 const COUNT: usize = 1 << 14;
 
-/// Some blocks, by their addresses. Empty before the first one.
+/// Direct-mapped cache of blocks by address. Empty before the first one.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(Box<[Node]>);
 
@@ -29,7 +28,7 @@ const fn index(ip: u64) -> usize {
 }
 
 impl Nodes {
-    /// The block at an address of a window.
+    /// Returns the block at an address of a window.
     #[inline(always)]
     pub(super) fn get(&self, ip: u64, window: u64) -> Option<Node> {
         let node = self.0.get(index(ip))?;

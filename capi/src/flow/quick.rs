@@ -1,7 +1,7 @@
-//! Blocks over known code where no event is pending: most of them.
+//! The fast path: blocks over known code while no event is pending, which are most blocks.
 //!
-//! It does what `walk` does where the block cache has entries, one step after the other. Where anything else is to be
-//! done it stops before that step, and the walk goes on from there.
+//! It takes the steps of `walk` as long as the block cache has entries. It returns before any other step; `walk`
+//! continues from there.
 
 use super::{block::PtBlock, node::Node, walk::BlockDecoder};
 use crate::{
@@ -14,8 +14,8 @@ use crate::{
 };
 use std::ffi::c_int;
 
-/// The displacement of the conditional branch that decides, if it is easy to find. The code does not branch on
-/// which of the two sizes it has, because the processor could not predict that.
+/// Returns the displacement of the conditional branch that decides, if it is easy to find. The code does not branch on
+/// the size (two are possible), because that branch would be mispredicted.
 #[inline(always)]
 fn displacement(code: &KnownCode, at: u64, size: u64) -> Option<i64> {
     let [first] = *code.bytes(at)?;
@@ -24,11 +24,11 @@ fn displacement(code: &KnownCode, at: u64, size: u64) -> Option<i64> {
         return None;
     }
     let last = i32::from_le_bytes(*code.bytes(at.wrapping_add(size).wrapping_sub(4))?);
-    // Of two bytes, the second is the distance. Of six, if none is a prefix, the last four are.
+    // Of two bytes the second is the displacement; of six without a prefix the last four are.
     Some((last >> (if is_short { 24 } else { 0 })).into())
 }
 
-/// A direct branch: its class, where it ends, and where it goes.
+/// Returns the class, the end and the target of a direct branch.
 #[inline(always)]
 fn direct(code: &KnownCode, at: u64, mode: c_int) -> Option<(c_int, u64, u64)> {
     let (shape, bytes) = code.shape(at, mode)?;
@@ -41,7 +41,7 @@ fn direct(code: &KnownCode, at: u64, mode: c_int) -> Option<(c_int, u64, u64)> {
     }
 }
 
-/// How a block ends.
+/// The end of a block.
 enum End {
     Conditional {
         end: u64,
@@ -52,9 +52,9 @@ enum End {
     },
     Indirect,
     Return,
-    /// Before code that is elsewhere.
+    /// The end of the section: the next code is outside.
     Outside,
-    /// It does not end: the next step is not one of these.
+    /// No end yet: the next step is none of the fast ones.
     Open,
 }
 
@@ -84,7 +84,7 @@ impl BlockDecoder {
             return Some(unsafe { self.finish(block, answer, out) });
         }
         let mut has_calls = false;
-        // Addresses are those in the section until the end.
+        // From here to the end, addresses are offsets in the section.
         let mut at = ip.wrapping_sub(begin);
         let (mut last, mut insns, mut mode, mut class) = (0, 0_u16, 0, class::ERROR);
         let end = loop {
@@ -184,7 +184,7 @@ impl BlockDecoder {
         }
     }
 
-    /// Goes on with a block that is not complete.
+    /// Continues a block that is not complete.
     ///
     /// # Safety
     /// `out` is writable.

@@ -1,13 +1,13 @@
-//! The return addresses that compressed returns go to.
+//! The return stack, for compressed returns.
 
-/// How many calls the processor remembers.
+/// Depth of the processor's return stack.
 const DEPTH: usize = 64;
 
-/// The last calls that have not returned; when there is no room, the oldest one is dropped.
+/// The return addresses of the last open calls; a push on a full stack drops the oldest one.
 #[derive(Clone, Debug)]
 pub(super) struct Returns {
     addresses: [u64; DEPTH],
-    /// The index where the next address goes.
+    /// The index of the next push.
     top: usize,
     len: usize,
 }

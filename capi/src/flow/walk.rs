@@ -1,8 +1,8 @@
-//! Walking over code to the end of a block, and remembering in the block cache where the next decision is.
+//! Walks over code to the end of a block, and stores the distance to the next decision in the block cache.
 //!
-//! What a block says depends on what is remembered: the class of its last instruction is not known where a cache
-//! entry leads to an indirect branch, and a block may stop at one entry and not at another one for the same code. So
-//! libipt's rules for what it remembers are rules for the answers, too.
+//! A block's contents depend on the cache: the class of its last instruction is unknown where an entry leads to an
+//! indirect branch, and a block may stop at one entry and not at another one for the same code. So libipt's rules for
+//! filling its cache decide answers, too.
 
 use super::{base::Flow, block::PtBlock, node::Nodes};
 use crate::{
@@ -22,7 +22,7 @@ use std::ffi::c_int;
 /// The same layout as in `pt_insn`.
 const TRUNCATED: u16 = flag::TRUNCATED as u16;
 
-/// How many cache entries are made at most in one go.
+/// The maximum number of cache entries that one walk adds.
 const STEPS: usize = 0x400;
 
 /// `struct pt_block_decoder`.
@@ -34,7 +34,7 @@ pub struct BlockDecoder {
     end_on_jump: bool,
 }
 
-/// An instruction, with what decoders know of it.
+/// An instruction, with its internal fields.
 pub(super) type DecodedInsn = (PtInsn, Extra);
 
 pub(super) const NOTHING: DecodedInsn = (PtInsn::EMPTY, Extra::NONE);
@@ -63,7 +63,7 @@ impl MappedCode<'_> {
         )
     }
 
-    /// Adds an entry that leads to the next instruction only; the entry there leads on.
+    /// Adds an entry that leads to the next instruction only, whose own entry leads on.
     fn set_again(&self, offset: u64, next: u64, mode: u8) -> Answer<()> {
         match i16::try_from(next.wrapping_sub(offset).cast_signed()) {
             Ok(displacement) => self.set(
@@ -74,10 +74,10 @@ impl MappedCode<'_> {
         }
     }
 
-    /// The displacement of the conditional branch that an entry leads to.
+    /// Returns the displacement of the conditional branch that an entry leads to.
     #[inline]
     fn displacement(&self, ip: u64, entry: BlockCacheEntry) -> Answer<i64> {
-        // Of two bytes, the second is the distance. Of six, if none is a prefix, the last four are.
+        // Of two bytes the second is the displacement; of six without a prefix the last four are.
         match (entry.size, self.mapped.bytes(self.mapping, ip)) {
             (2, [_, by, ..]) => Ok(by.cast_signed().into()),
             (6, &[0x0f, _, a, b, c, d, ..]) => Ok(i32::from_le_bytes([a, b, c, d]).into()),
@@ -110,24 +110,24 @@ impl BlockDecoder {
         }
     }
 
-    /// Whether the caller wants blocks to end with an instruction of this one's class.
+    /// Returns true if the caller wants blocks to end with an instruction of this one's class.
     pub(super) fn ends(&self, insn: &PtInsn) -> bool {
         self.ends_with(insn.class)
     }
 
-    /// Whether the caller wants blocks to end with an instruction of a class.
+    /// Returns true if the caller wants blocks to end with an instruction of a class.
     pub(super) fn ends_with(&self, class: c_int) -> bool {
         self.end_on_call && class == class::CALL || self.end_on_jump && class == class::JUMP
     }
 
-    /// Remembers where a near call will return to.
+    /// Pushes the return address of a near call.
     fn log_call(&mut self, (insn, extra): &DecodedInsn) {
         if insn.class == class::CALL && extra.displacement != Some(0) {
             self.flow.returns.push(insn.end());
         }
     }
 
-    /// Goes on after an instruction with the help of the trace.
+    /// Goes past an instruction whose successor the trace gives.
     pub(super) fn with_trace(&mut self, (insn, extra): &DecodedInsn) -> Answer<()> {
         let flow = &mut self.flow;
         let status = match insn.class {
@@ -188,8 +188,8 @@ impl BlockDecoder {
         block.flags |= TRUNCATED;
     }
 
-    /// Goes to an instruction of a kind, or to where the trace is needed, which is the error `BadQuery`. `false`: the
-    /// block ends before that. `last` is the last instruction.
+    /// Goes to an instruction of a kind, or to one that needs the trace (the error `BadQuery`). `false`: the block ends
+    /// before. `last` is the last instruction.
     pub(super) fn go_to_insn(
         &mut self,
         block: &mut PtBlock,
@@ -313,7 +313,7 @@ impl BlockDecoder {
                     return self.returns();
                 }
                 Decision::Indirect => {
-                    // Which instruction it is, is not remembered.
+                    // The cache does not say which instruction it is.
                     block.class = class::ERROR;
                     self.flow.status = self.flow.indirect_branch()?;
                     return Ok(());
@@ -350,7 +350,7 @@ impl BlockDecoder {
         Ok(())
     }
 
-    /// The last instruction of a block may end in another section.
+    /// Handles a last instruction that may end in another section.
     fn truncated(&mut self, block: &mut PtBlock) -> Answer<()> {
         let mut insn = PtInsn { ip: self.flow.ip, mode: self.flow.mode, ..PtInsn::EMPTY };
         let extra = self.flow.with_image(|image, _, asid| insn.read(image, asid))?;
@@ -364,7 +364,7 @@ impl BlockDecoder {
         self.past(&decoded).map(|_| ())
     }
 
-    /// Goes on by one instruction, then by the cache's entries or again by one, and adds an entry.
+    /// Goes past one instruction, then follows the cache's entries or goes past one more, and adds an entry.
     fn fill(&mut self, block: &mut PtBlock, section: &MappedCode<'_>, steps: usize) -> Answer<()> {
         let Some(decoded) = self.one(block)? else { return Ok(()) };
         let (insn, extra) = &decoded;

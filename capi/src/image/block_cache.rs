@@ -1,4 +1,4 @@
-//! The block cache of a section: for each instruction, where the next decision of the trace is. libipt's
+//! The block cache of a section: the distance from each instruction to the next decision of the trace. libipt's
 //! `pt_block_cache` has the same entries.
 
 use std::{
@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// What is to be done at a decision.
+/// The action at a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Nothing: the decision is too far away for one entry, and the next entry leads on from here.
@@ -19,10 +19,10 @@ pub(crate) enum Decision {
     Decode,
 }
 
-/// What is between an instruction and the next decision.
+/// The code between an instruction and the next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockCacheEntry {
-    /// Where the decision is, counted from the instruction.
+    /// The distance from the instruction to the decision.
     pub(crate) displacement: i16,
     /// The number of instructions, including the one that decides.
     pub(crate) insns: u8,
@@ -60,7 +60,7 @@ impl BlockCacheEntry {
 pub(crate) struct PackedEntry(pub(crate) u32);
 
 impl PackedEntry {
-    /// The execution mode, which is zero only if there is no entry.
+    /// Returns the execution mode, which is zero only if there is no entry.
     #[inline(always)]
     pub(crate) const fn mode(self) -> c_int {
         (self.0 >> 24 & 3) as c_int
@@ -100,7 +100,7 @@ impl PackedEntry {
         }
     }
 
-    /// The size of the instruction that decides; zero if it is above seven.
+    /// Returns the size of the instruction that decides; zero if it is above seven.
     #[inline(always)]
     pub(crate) const fn size(self) -> u64 {
         (self.0 >> 29) as u64
@@ -113,19 +113,19 @@ pub(crate) struct BlockCache(Box<[AtomicU32]>);
 
 impl BlockCache {
     pub(crate) fn new(bytes: usize) -> Self {
-        // The system clears the memory when it is first used: most of it never is.
+        // Zeroed memory is mapped on first use, and most of it is never used.
         let words = Box::into_raw(vec![0_u32; bytes].into_boxed_slice());
         // SAFETY: both types have the same size and alignment, and nobody else has the memory.
         Self(unsafe { Box::from_raw(words as *mut [AtomicU32]) })
     }
 
-    /// The entry of an offset. `Some(None)`: there is none yet. `None`: there is no such offset.
+    /// Returns the entry of an offset. `Some(None)`: no entry yet. `None`: no such offset.
     pub(crate) fn get(&self, offset: u64) -> Option<Option<BlockCacheEntry>> {
         let word = self.0.get(usize::try_from(offset).ok()?)?;
         Some(BlockCacheEntry::unpack(word.load(Ordering::Relaxed)))
     }
 
-    /// The packed entries from an offset on.
+    /// Returns the packed entries from an offset on.
     pub(crate) fn from(&self, offset: usize) -> &[AtomicU32] {
         self.0.get(offset..).unwrap_or_default()
     }

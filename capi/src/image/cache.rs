@@ -12,7 +12,7 @@ use std::{
 #[derive(Debug)]
 pub struct Cache {
     name: Option<CString>,
-    /// Its sections know it as well.
+    /// The sections share it.
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -20,20 +20,20 @@ pub struct Cache {
 pub(crate) struct Inner {
     /// Sections and the addresses that they are loaded at. The identifier of an entry is its index plus one.
     entries: Vec<(Arc<Section>, u64)>,
-    /// How much memory mappings that nobody uses may take.
+    /// The maximum memory of unused mappings, in bytes.
     limit: u64,
-    /// The mappings that are kept, and how much memory each takes. The one used last comes first.
+    /// The unused mappings that are kept, each with its memory in bytes, the most recently used first.
     kept: Vec<(Arc<Mapping>, u64)>,
 }
 
 /// libipt's limit of entries: the largest multiple of eight that a 16-bit number holds.
 const MOST_ENTRIES: usize = 65528;
 
-/// The most that is read at once.
+/// The maximum number of bytes of one read.
 const MOST_BYTES: u64 = u16::MAX as u64;
 
 impl Inner {
-    /// The entry of this part of a file at this address, or else of the first one at another address.
+    /// Returns the entry of this part of a file at this address, or else its first entry at another address.
     fn find(&self, file: &CStr, offset: u64, size: u64, address: u64) -> Option<usize> {
         let is = |section: &Section| {
             section.offset == offset && section.size == size && section.file.as_c_str() == file
@@ -45,7 +45,7 @@ impl Inner {
         Some(exact.unwrap_or(first))
     }
 
-    /// Keeps a mapping, which takes `memory` bytes, as the one used last.
+    /// Keeps a mapping, which takes `memory` bytes, as the most recently used one.
     pub(crate) fn keep(&mut self, mapping: &Arc<Mapping>, memory: u64) {
         match self.kept.iter().position(|(kept, _)| Arc::ptr_eq(kept, mapping)) {
             Some(known) => {
@@ -58,7 +58,7 @@ impl Inner {
         self.prune();
     }
 
-    /// Forgets the first mapping that exceeds the limit, and all that were used before it.
+    /// Drops the least recently used mappings, from the first one that exceeds the limit.
     fn prune(&mut self) {
         let mut used = 0_u64;
         let fits = |(_, memory): &&(Arc<Mapping>, u64)| {
@@ -70,9 +70,9 @@ impl Inner {
     }
 }
 
-/// The identifier of an entry.
+/// Returns the identifier of an entry.
 fn identifier(index: usize) -> c_int {
-    // There are at most 65528.
+    // There are at most 65528 entries.
     index as c_int + 1
 }
 
@@ -84,7 +84,7 @@ impl Cache {
         if found.is_none() {
             let section =
                 Section::new(file, offset, size, Arc::downgrade(&self.inner)).ok_or(Code::Invalid)?;
-            // The section may be shorter than asked for, and already known by its real size.
+            // The section may be shorter than asked for, and cached with its real size.
             found = inner.find(file, offset, section.size, address);
             new = Some(section);
         }
@@ -101,7 +101,7 @@ impl Cache {
         Ok(identifier(inner.entries.len() - 1))
     }
 
-    /// The section of this identifier, and its address.
+    /// Returns the section of this identifier, and its address.
     pub(crate) fn lookup(&self, isid: c_int) -> Result<(Arc<Section>, u64), Code> {
         let index = isid.checked_sub(1).filter(|&index| index >= 0).ok_or(Code::BadImage)?;
         let index = u16::try_from(index).map_err(|_| Code::Internal)?;
@@ -119,16 +119,16 @@ impl Cache {
 /// Copies a name.
 ///
 /// # Safety
-/// `name` is null or a string of C.
+/// `name` is null or a C string.
 pub(crate) unsafe fn owned(name: *const c_char) -> Option<CString> {
-    // SAFETY: it is not null, so it is a string by contract.
+    // SAFETY: it is not null, so it is a C string by contract.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.into())
 }
 
 /// Makes a cache. The name, which may be null, is copied.
 ///
 /// # Safety
-/// `name` is null or a string of C.
+/// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_iscache_alloc(name: *const c_char) -> *mut Cache {
     // SAFETY: by contract.
@@ -140,11 +140,11 @@ pub unsafe extern "C" fn pt_iscache_alloc(name: *const c_char) -> *mut Cache {
 /// Frees the cache. Images keep the sections that they took from it.
 ///
 /// # Safety
-/// `cache` is null or from [`pt_iscache_alloc`], and is not used any more.
+/// `cache` is null or from [`pt_iscache_alloc`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_iscache_free(cache: *mut Cache) {
     if !cache.is_null() {
-        // SAFETY: pt_iscache_alloc made it of a box.
+        // SAFETY: `pt_iscache_alloc` made it from a box.
         drop(unsafe { Box::from_raw(cache) });
     }
 }
@@ -160,13 +160,13 @@ pub unsafe extern "C" fn pt_iscache_name(cache: *const Cache) -> *const c_char {
     cache.and_then(|cache| cache.name.as_ref()).map_or(ptr::null(), |name| name.as_ptr())
 }
 
-/// Sets how much memory may stay mapped while nobody uses it.
+/// Sets the maximum memory of unused mappings, in bytes.
 ///
 /// # Safety
 /// As for [`pt_iscache_name`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_iscache_set_limit(cache: *mut Cache, limit: u64) -> c_int {
-    // SAFETY: by contract; what changes is behind its lock.
+    // SAFETY: by contract; the cache's lock guards its mutable state.
     let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
     let mut inner = locked(&cache.inner);
     inner.limit = limit;
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn pt_iscache_set_limit(cache: *mut Cache, limit: u64) -> 
 /// Adds a part of a file, unless the cache has it, and returns its identifier.
 ///
 /// # Safety
-/// As for [`pt_iscache_name`]; `file` is null or a string of C.
+/// As for [`pt_iscache_name`]; `file` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_iscache_add_file(
     cache: *mut Cache,
@@ -186,17 +186,17 @@ pub unsafe extern "C" fn pt_iscache_add_file(
     size: u64,
     address: u64,
 ) -> c_int {
-    // SAFETY: by contract; what changes is behind its lock.
+    // SAFETY: by contract; the cache's lock guards its mutable state.
     let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
     if file.is_null() {
         return Code::Invalid.status();
     }
-    // SAFETY: it is not null, so it is a string by contract.
+    // SAFETY: it is not null, so it is a C string by contract.
     let file = unsafe { CStr::from_ptr(file) };
     cache.add(file, offset, size, address).unwrap_or_else(Code::status)
 }
 
-/// Reads from an entry, at most 65535 bytes and not over its end, and returns the number of bytes.
+/// Reads at most 65535 bytes from an entry, up to its end, and returns the number of bytes.
 ///
 /// # Safety
 /// As for [`pt_iscache_name`]; `out` is null or has `size` writable bytes. The file must not become shorter meanwhile.
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn pt_iscache_read(
     isid: c_int,
     address: u64,
 ) -> c_int {
-    // SAFETY: by contract; what changes is behind its lock.
+    // SAFETY: by contract; the cache's lock guards its mutable state.
     let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
     if out.is_null() || size == 0 {
         return Code::Invalid.status();
@@ -216,8 +216,8 @@ pub unsafe extern "C" fn pt_iscache_read(
     let mut bytes = vec![0; size.min(MOST_BYTES) as usize];
     match cache.read(isid, address, &mut bytes) {
         Ok(read) => {
-            // SAFETY: there are at least as many, by contract. The caller may not have initialised them, so they are
-            // only written to.
+            // SAFETY: `out` has at least as many bytes by contract. They may be uninitialised, so they are only written
+            // to.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out, read) };
             // At most 65535.
             read as c_int

@@ -1,14 +1,14 @@
-//! Instructions as libipt 2.0.5 sees them: how long they are, and where they branch to.
+//! Instructions as libipt 2.0.5 decodes them: length, class and branch target.
 //!
-//! The decoder's own reader of instructions refuses bytes that are no instruction, and knows newer instructions.
-//! libipt refuses almost nothing: it gives every opcode a length. Callers see that where damaged traces lead into the
-//! middle of instructions.
+//! The decoder's own instruction reader refuses bytes that are no instruction, and knows newer instructions. libipt
+//! refuses almost nothing: it gives every opcode a length. Callers see the difference where damaged traces lead into
+//! the middle of instructions.
 
 use super::insn::{PtInsn, class};
 use crate::error::Code;
 use std::ffi::c_int;
 
-/// What the decoders need to know in addition to the class of an instruction.
+/// The detail that decoders need beyond the class of an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Detail {
     #[default]
@@ -19,13 +19,13 @@ pub(crate) enum Detail {
     Vmptrld,
 }
 
-/// An instruction beyond what the caller gets.
+/// The fields of an instruction that the caller does not get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extra {
     pub(crate) detail: Detail,
-    /// How far after the end of the instruction a direct branch goes.
+    /// The displacement of a direct branch, from its end.
     pub(crate) displacement: Option<i32>,
-    /// How many of the instruction's last bytes hold this displacement: 1, 2 or 4.
+    /// The displacement's size in bytes, at the end of the instruction: 1, 2 or 4.
     pub(crate) width: u8,
 }
 
@@ -38,7 +38,7 @@ const BITS_16: c_int = 1;
 const BITS_32: c_int = 2;
 const BITS_64: c_int = 3;
 
-/// Opcodes of three bytes, of 3DNow!, and those that no map has.
+/// Opcode maps: three bytes, 3DNow!, and none.
 const MAP_3: u8 = 3;
 const MAP_3DNOW: u8 = 4;
 const MAP_NONE: u8 = 5;
@@ -53,7 +53,7 @@ struct Reader<'a> {
     operand_prefix: bool,
     address_prefix: bool,
     has_f3: bool,
-    /// The last of the prefixes f2 and f3 is f2.
+    /// True if the last of the prefixes f2 and f3 is f2.
     last_is_f2: bool,
     rex_w: bool,
     rex_r: bool,
@@ -64,7 +64,7 @@ struct Reader<'a> {
 
 type Length = Result<usize, Code>;
 
-/// Whether an opcode of one byte has a ModR/M byte.
+/// Returns true if an opcode of one byte has a ModR/M byte.
 const fn has_modrm(opcode: u8) -> bool {
     match opcode {
         0x0f | 0x26 | 0x2e | 0x36 | 0x3e => false,
@@ -75,7 +75,7 @@ const fn has_modrm(opcode: u8) -> bool {
     }
 }
 
-/// Whether an opcode of two bytes has a ModR/M byte.
+/// Returns true if an opcode of two bytes has a ModR/M byte.
 const fn has_modrm_0f(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -110,7 +110,7 @@ impl Reader<'_> {
         self.modrm >> 3 & 7
     }
 
-    /// The size of operands if it is `default` in 64-bit mode.
+    /// Returns the size of operands if it is `default` in 64-bit mode.
     const fn operands(&self, default: c_int) -> c_int {
         match self.mode {
             BITS_64 if self.rex_w => BITS_64,
@@ -133,7 +133,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The length of the instruction.
+    /// Returns the length of the instruction.
     fn length(&mut self) -> Length {
         let (mut at, mut rex) = (0, 0);
         loop {
@@ -146,7 +146,7 @@ impl Reader<'_> {
                 0xf2 => (self.last_is_f2, rex) = (true, 0),
                 0xf3 => (self.has_f3, self.last_is_f2, rex) = (true, false, 0),
                 0x40..=0x4f if is_long => rex = byte,
-                // Outside 64-bit mode it is an instruction, and nothing before it counts.
+                // In 64-bit mode the byte is a REX prefix, elsewhere an instruction.
                 0x40..=0x4f => return self.opcode(at),
                 // Outside 64-bit mode these are LES, LDS and BOUND unless their operand were a register.
                 0xc4 | 0xc5 | 0x62 => {
@@ -290,7 +290,7 @@ impl Reader<'_> {
         self.needs(at + size)
     }
 
-    /// The class of the instruction, and what else is known of it.
+    /// Returns the class of the instruction, and its detail.
     fn classify(&self) -> (c_int, Detail) {
         let other = (class::OTHER, Detail::Other);
         if self.map > 1 || self.vex {
@@ -327,7 +327,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Where it branches to, if it is a direct branch.
+    /// Returns the displacement of a direct branch.
     fn target(&self, class: c_int) -> Option<i32> {
         let is_direct =
             class == class::COND_JUMP || matches!(class, class::CALL | class::JUMP) && self.opcode != 0xff;

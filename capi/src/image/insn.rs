@@ -50,7 +50,7 @@ impl PtInsn {
     pub(crate) const EMPTY: Self =
         Self { ip: 0, isid: 0, mode: 0, class: 0, raw: [0; 15], size: 0, flags: 0 };
 
-    /// The address after it.
+    /// Returns the address of the instruction's end.
     pub(crate) fn end(&self) -> u64 {
         self.ip.wrapping_add(self.size.into())
     }
@@ -71,7 +71,7 @@ impl PtInsn {
         matches!(extra.detail, Detail::Vmptrld | Detail::VmEntry) || self.is_far()
     }
 
-    /// Returns whether an event without an address belongs to such an instruction.
+    /// Returns true if an event without an address belongs to such an instruction.
     pub(crate) fn binds_to(&self, kind: c_int, extra: &Extra) -> bool {
         let bytes = self.raw.get(..self.size.into()).unwrap_or_default();
         match kind {
@@ -88,12 +88,12 @@ impl PtInsn {
         }
     }
 
-    /// Where a direct branch goes.
+    /// Returns the target of a direct branch.
     pub(crate) fn target(&self, extra: &Extra) -> Option<u64> {
         extra.displacement.map(|displacement| self.end().wrapping_add_signed(displacement.into()))
     }
 
-    /// The address of the next instruction, if no trace is needed to say that.
+    /// Returns the address of the next instruction, if it does not depend on the trace.
     pub(crate) fn next_ip(&self, extra: &Extra) -> Result<u64, Code> {
         match self.class {
             class::PTWRITE | class::OTHER => Ok(self.end()),
@@ -139,7 +139,7 @@ impl PtInsn {
     }
 }
 
-/// Whether an address can be reached from another one without any trace, in a few instructions.
+/// Returns true if `end` can be reached from `begin` in a few instructions, without the trace.
 pub(crate) fn is_contiguous(begin: u64, end: u64, mode: c_int, image: &mut Image, asid: &PtAsid) -> bool {
     let mut insn = PtInsn { ip: begin, mode, ..PtInsn::EMPTY };
     for _ in 0..0x100 {

@@ -10,17 +10,17 @@ use std::{
     sync::atomic::{AtomicU16, AtomicU32, Ordering},
 };
 
-/// A part of a mapped section, and what is known of its code. An offset from the part's first address finds each
-/// entry.
+/// A part of a mapped section with its cached shapes and block cache entries, all indexed by the offset from its first
+/// address.
 #[derive(Debug)]
 pub(crate) struct KnownCode {
     bytes: *const u8,
     len: u64,
     shapes: *const AtomicU16,
-    /// How many addresses may have a shape: those with enough bytes after them for the longest instruction.
+    /// The number of addresses that may have a shape: those with room for the longest instruction.
     shaped: u64,
     entries: *const AtomicU32,
-    /// How many addresses may have an entry.
+    /// The number of addresses that may have an entry.
     with_entry: u64,
 }
 
@@ -34,7 +34,7 @@ impl KnownCode {
         with_entry: 0,
     };
 
-    /// Makes it from the section's bytes and its two caches.
+    /// Makes the code from the section's bytes and its two caches.
     ///
     /// # Safety
     /// The bytes and both caches live as long as this value.
@@ -53,7 +53,7 @@ impl KnownCode {
         at < self.len
     }
 
-    /// The instruction at an address: its shape, if it was decoded in this mode, and its bytes.
+    /// Returns the instruction at an address: its shape, if it was decoded in this mode, and its bytes.
     #[inline(always)]
     pub(crate) fn shape(&self, at: u64, mode: c_int) -> Option<(Shape, &[u8; LONGEST])> {
         if at >= self.shaped {
@@ -64,13 +64,13 @@ impl KnownCode {
         let place = unsafe { self.shapes.add(at) };
         // SAFETY: it lives as long as this value.
         let shape = Shape::in_mode(unsafe { &*place }.load(Ordering::Relaxed), mode)?;
-        // SAFETY: at least `LONGEST` bytes are there from each address on that may have a shape.
+        // SAFETY: each address that may have a shape has at least `LONGEST` bytes.
         let bytes = unsafe { self.bytes.add(at) }.cast();
         // SAFETY: they live as long as this value.
         Some((shape, unsafe { &*bytes }))
     }
 
-    /// The block cache's entry of an address.
+    /// Returns the block cache's entry of an address.
     #[inline(always)]
     pub(crate) fn entry(&self, at: u64) -> PackedEntry {
         if at >= self.with_entry {
@@ -82,7 +82,7 @@ impl KnownCode {
         PackedEntry(unsafe { &*place }.load(Ordering::Relaxed))
     }
 
-    /// The bytes from an address on.
+    /// Returns the bytes from an address on.
     #[inline(always)]
     pub(crate) fn bytes<const N: usize>(&self, at: u64) -> Option<&[u8; N]> {
         if at >= self.len || self.len - at < N as u64 {

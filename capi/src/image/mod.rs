@@ -59,7 +59,7 @@ impl PtAsid {
         asid
     }
 
-    /// Whether it can be the same address space, as far as both are known.
+    /// Returns true if all fields that both know are equal, so both may be the same address space.
     fn matches(&self, other: &Self) -> bool {
         let same = |own, others| own == others || own == Self::UNKNOWN || others == Self::UNKNOWN;
         same(self.cr3, other.cr3) && same(self.vmcs, other.vmcs)
@@ -72,7 +72,7 @@ pub(crate) struct Mapped {
     section: Arc<Section>,
     asid: PtAsid,
     address: u64,
-    /// Where in the section it begins.
+    /// The offset in the section.
     offset: u64,
     size: u64,
     /// The identifier in the cache that the section came from; zero if it came from no cache.
@@ -88,12 +88,12 @@ impl Mapped {
         self.address <= ip && ip < self.end()
     }
 
-    /// Where in the section an address is.
+    /// Returns the offset of an address in the section.
     pub(crate) fn offset_of(&self, ip: u64) -> u64 {
         self.offset.wrapping_add(ip.wrapping_sub(self.address))
     }
 
-    /// The bytes from an address on; none if the file cannot be mapped.
+    /// Returns the bytes from an address on; none if the file cannot be mapped.
     #[inline]
     pub(crate) fn bytes<'a>(&self, mapping: &'a Mapping, ip: u64) -> &'a [u8] {
         let bytes = mapping.memory();
@@ -106,18 +106,18 @@ impl Mapped {
         (mapping.number, self.address, self.size, self.offset, self.isid)
     }
 
-    /// The code of the part, and what is known of it.
+    /// Returns the code of the part, with its caches.
     ///
     /// # Safety
     /// The mapping lives as long as the result.
     unsafe fn known(&self, mapping: &Mapping) -> KnownCode {
         let Ok(offset) = usize::try_from(self.offset) else { return KnownCode::NONE };
         let (shapes, entries) = (mapping.shapes(offset), mapping.known_entries(offset));
-        // SAFETY: the mapping has all of them, and neither moves nor forgets them.
+        // SAFETY: the mapping owns all three, and neither moves nor drops them.
         unsafe { KnownCode::new(self.bytes(mapping, self.address), shapes, entries) }
     }
 
-    /// The block cache of the whole section.
+    /// Returns the block cache of the whole section.
     pub(crate) fn block_cache<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a BlockCache> {
         self.section.block_cache(mapping)
     }
@@ -145,18 +145,18 @@ impl PartialEq for Mapped {
 #[derive(Debug)]
 pub struct Image {
     name: Option<CString>,
-    /// In the order in which libipt looks for an address.
+    /// The sections, in libipt's search order.
     sections: Vec<Mapped>,
     /// The caller's callback, which reads memory outside all sections.
     callback: Option<ReadMemory>,
     context: *mut c_void,
-    /// What a decoder reads during one call, so that its section is not mapped again for every instruction.
+    /// The mapping that a decoder reads during one call, so that it is not mapped again for every instruction.
     held: Option<Arc<Mapping>>,
-    /// A new version after each change of the sections or their order; no other image ever has the same version.
+    /// The version: new after each change of the sections or their order, and unique among all images.
     version: u64,
 }
 
-/// The version of an image that has changed.
+/// Returns a version that was never used.
 fn next_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
@@ -177,18 +177,18 @@ pub(crate) struct Kept {
 /// identifier.
 type Part = (u64, u64, u64, u64, c_int);
 
-/// The parts that were kept, to give each a number that no other one ever has.
+/// The parts that were kept. Each has a unique number.
 #[derive(Debug, Default)]
 struct Parts {
     last: Vec<Part>,
-    /// How many parts there were before those.
+    /// The number of parts before those.
     before: u64,
 }
 
 impl Parts {
-    /// The number of a part; never zero.
+    /// Returns the number of a part; never zero.
     fn number(&mut self, part: Part) -> u64 {
-        /// How many parts can be searched quickly.
+        /// The maximum number of parts in the list, so that its search is fast.
         const MOST: usize = 64;
         let at = self.last.iter().position(|known| *known == part).unwrap_or_else(|| {
             if self.last.len() == MOST {
@@ -221,7 +221,7 @@ pub(crate) struct Window {
 impl Window {
     const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, number: 0, code: KnownCode::NONE };
 
-    /// The instruction at an address: its shape, if it was decoded in this mode, and its bytes.
+    /// Returns the instruction at an address: its shape, if it was decoded in this mode, and its bytes.
     #[inline(always)]
     pub(crate) fn shape(&self, ip: u64, mode: c_int) -> Option<(Shape, &[u8; LONGEST])> {
         self.code.shape(ip.wrapping_sub(self.begin), mode)
@@ -241,7 +241,7 @@ impl Kept {
         self.window = Window::default();
     }
 
-    /// Makes it the section of an address, unless it is that one, and returns the section's identifier.
+    /// Switches to the section of an address, if it is another one, and returns the section's identifier.
     #[inline]
     pub(crate) fn update(&mut self, image: &mut Image, asid: &PtAsid, ip: u64) -> Result<c_int, Code> {
         let window = &self.window;
@@ -254,7 +254,7 @@ impl Kept {
     #[inline(never)]
     fn change(&mut self, image: &mut Image, asid: &PtAsid, ip: u64) -> Result<c_int, Code> {
         let is_first = |kept: &Mapped| kept.has(ip) && image.sections.first() == Some(kept);
-        // Another one is unmapped before the new one is mapped: that may be a part of the same file.
+        // The old section is unmapped before the new one is mapped: both may be parts of the same file.
         let kept = match self.section.take().filter(|kept| is_first(&kept.0)) {
             Some(kept) => kept,
             None => {
@@ -272,17 +272,17 @@ impl Kept {
             size: mapped.size,
             isid,
             number: self.parts.number(mapped.part(mapping)),
-            // SAFETY: the window goes when the mapping does; meanwhile nobody asks it.
+            // SAFETY: the window goes with the mapping, and is not used while the mapping is given away.
             code: unsafe { mapped.known(mapping) },
         };
         self.section = Some(kept);
         Ok(isid)
     }
 
-    /// The window, if the section is still the first one of an image of this version.
+    /// Returns the window, if the section is still the first one of an image of this version.
     #[inline(always)]
     pub(crate) fn window(&self, version: u64) -> Option<&Window> {
-        // Nobody asks while the section is given away.
+        // The window is not used while the section is given away.
         (version == self.window.version).then_some(&self.window)
     }
 
@@ -314,7 +314,7 @@ impl Kept {
 }
 
 impl Image {
-    /// Adds a whole section. The parts of other sections that it hides are cut away.
+    /// Adds a whole section, and cuts away the parts of other sections that it hides.
     fn add(&mut self, section: Arc<Section>, asid: PtAsid, address: u64, isid: c_int) {
         let size = section.size;
         let new = Mapped { section, asid, address, offset: 0, size, isid };
@@ -338,12 +338,12 @@ impl Image {
         self.version = next_version();
     }
 
-    /// An empty image.
+    /// Returns an empty image.
     pub(crate) const fn new(name: Option<CString>) -> Self {
         Self { name, sections: vec![], callback: None, context: ptr::null_mut(), held: None, version: 0 }
     }
 
-    /// The section of an address. The next search begins there.
+    /// Returns the section of an address. The next search begins there.
     fn find(&mut self, asid: &PtAsid, ip: u64) -> Option<&Mapped> {
         let at = self.sections.iter().position(|mapped| mapped.has(ip) && mapped.asid.matches(asid))?;
         if at > 0 {
@@ -357,14 +357,14 @@ impl Image {
         self.version
     }
 
-    /// Unmaps what the decoder has read, at the end of its call.
+    /// Drops the mapping that the decoder has read, at the end of its call.
     #[inline]
     pub(crate) fn release(&mut self) {
         self.held = None;
     }
 
-    /// Reads as many bytes as one section has, or asks the caller's callback. Returns how many or an error, and the
-    /// identifier of the section if it is known.
+    /// Reads as many bytes as one section has, or asks the caller's callback. Returns the number of bytes or an error,
+    /// and the section's identifier if it is known.
     pub(crate) fn read(&mut self, out: &mut [u8], asid: &PtAsid, ip: u64) -> (c_int, Option<c_int>) {
         let mut known = None;
         if let Some(mapped) = self.find(asid, ip) {
@@ -374,7 +374,7 @@ impl Image {
             match read {
                 Ok((size, mapping)) => {
                     self.held = Some(mapping);
-                    // There are at most 15.
+                    // At most 15 bytes are read.
                     return (size as c_int, known);
                 }
                 Err(Code::NotMapped) => {}
@@ -382,12 +382,12 @@ impl Image {
             }
         }
         let Some(callback) = self.callback else { return (Code::NotMapped.status(), known) };
-        // SAFETY: the caller of pt_image_set_callback promised a function of this type.
+        // SAFETY: the caller of `pt_image_set_callback` promised a function of this type.
         let status = unsafe { callback(out.as_mut_ptr(), out.len(), asid, ip, self.context) };
         (status, Some(0))
     }
 
-    /// Removes sections of an address space, and returns how many.
+    /// Removes sections of an address space, and returns their number.
     fn remove(&mut self, asid: &PtAsid, goes: impl Fn(&Section) -> bool) -> c_int {
         let before = self.sections.len();
         self.sections.retain(|mapped| !(mapped.asid.matches(asid) && goes(&mapped.section)));
@@ -399,7 +399,7 @@ impl Image {
 /// Makes an empty image. The name, which may be null, is copied.
 ///
 /// # Safety
-/// `name` is null or a string of C.
+/// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_alloc(name: *const c_char) -> *mut Image {
     // SAFETY: by contract.
@@ -410,11 +410,11 @@ pub unsafe extern "C" fn pt_image_alloc(name: *const c_char) -> *mut Image {
 /// Frees the image.
 ///
 /// # Safety
-/// `image` is null or from [`pt_image_alloc`], and is not used any more.
+/// `image` is null or from [`pt_image_alloc`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_free(image: *mut Image) {
     if !image.is_null() {
-        // SAFETY: pt_image_alloc made it of a box.
+        // SAFETY: `pt_image_alloc` made it from a box.
         drop(unsafe { Box::from_raw(image) });
     }
 }
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn pt_image_free(image: *mut Image) {
 /// Returns the image's name, which lives as long as the image; null if it has none.
 ///
 /// # Safety
-/// `image` is null or from [`pt_image_alloc`], and nobody changes it now.
+/// `image` is null or from [`pt_image_alloc`], and nobody changes it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_name(image: *const Image) -> *const c_char {
     // SAFETY: by contract.
@@ -433,8 +433,8 @@ pub unsafe extern "C" fn pt_image_name(image: *const Image) -> *const c_char {
 /// Adds a part of a file.
 ///
 /// # Safety
-/// `image` is null or from [`pt_image_alloc`], and nobody else uses it now; `file` is null or a string of C; `asid` is
-/// null or points to as many bytes as it says.
+/// `image` is null or from [`pt_image_alloc`], and nobody else uses it during the call; `file` is null or a C string;
+/// `asid` is null or points to as many bytes as it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_add_file(
     image: *mut Image,
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn pt_image_add_file(
     }
     // SAFETY: by contract.
     let asid = unsafe { PtAsid::from_user(asid) };
-    // SAFETY: it is not null, so it is a string by contract.
+    // SAFETY: it is not null, so it is a C string by contract.
     let file = unsafe { CStr::from_ptr(file) };
     let Some(section) = Section::new(file, offset, size, Weak::new()) else { return Code::Invalid.status() };
     image.add(section, asid, address, 0);
@@ -483,11 +483,11 @@ pub unsafe extern "C" fn pt_image_add_cached(
     }
 }
 
-/// Adds all sections of another image. As in libipt, what is left of a section that another one hides in part is added
-/// as a whole section, from its first byte on.
+/// Adds all sections of another image. As in libipt, each visible rest of a partly hidden section is added as the whole
+/// section, from its first byte on.
 ///
 /// # Safety
-/// Each is null or from [`pt_image_alloc`], and nobody else uses them now. They may be the same.
+/// Each is null or from [`pt_image_alloc`], and nobody else uses them during the call. They may be the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_copy(image: *mut Image, source: *const Image) -> c_int {
     if image.is_null() || source.is_null() {
@@ -506,7 +506,7 @@ pub unsafe extern "C" fn pt_image_copy(image: *mut Image, source: *const Image) 
     0
 }
 
-/// Removes the sections of an address space that came from a file, and returns how many they were.
+/// Removes the sections of an address space that came from a file, and returns their number.
 ///
 /// # Safety
 /// As for [`pt_image_add_file`].
@@ -521,14 +521,14 @@ pub unsafe extern "C" fn pt_image_remove_by_filename(
     if file.is_null() {
         return Code::Invalid.status();
     }
-    // SAFETY: it is not null, so it is a string by contract.
+    // SAFETY: it is not null, so it is a C string by contract.
     let file = unsafe { CStr::from_ptr(file) };
     // SAFETY: by contract.
     let asid = unsafe { PtAsid::from_user(asid) };
     image.remove(&asid, |section| section.file.as_c_str() == file)
 }
 
-/// Removes all sections of an address space, and returns how many they were.
+/// Removes all sections of an address space, and returns their number.
 ///
 /// # Safety
 /// As for [`pt_image_add_file`].
@@ -544,8 +544,8 @@ pub unsafe extern "C" fn pt_image_remove_by_asid(image: *mut Image, asid: *const
 /// Sets the callback that reads memory outside all sections; null removes it.
 ///
 /// # Safety
-/// `image` is null or from [`pt_image_alloc`], and nobody else uses it now. `callback` is null or a function of the
-/// header's type, which writes at most as many bytes as it is asked for, and does not use the image.
+/// `image` is null or from [`pt_image_alloc`], and nobody else uses it during the call. `callback` is null or a
+/// function of the header's type, which writes at most as many bytes as it is asked for, and does not use the image.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_set_callback(
     image: *mut Image,

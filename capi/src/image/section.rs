@@ -1,4 +1,4 @@
-//! Parts of files, mapped while somebody reads them.
+//! Parts of files, mapped while they are read.
 
 use super::{block_cache::BlockCache, cache::Inner, code::Extra, insn::PtInsn, shape::Shapes};
 use crate::error::Code;
@@ -23,28 +23,27 @@ pub(crate) struct Section {
     pub(crate) file: CString,
     pub(crate) offset: u64,
     pub(crate) size: u64,
-    /// What libipt recognises a changed file by: its size, and when it was changed, in seconds.
+    /// The state by which libipt recognises a changed file: its size, and the time of the last change in seconds.
     state: (u64, i64),
     mapping: Mutex<Weak<Mapping>>,
     /// The cache that keeps the section mapped, if it belongs to one.
     cache: Weak<Mutex<Inner>>,
 }
 
-/// A section that is mapped because somebody reads it.
+/// A section that is mapped while it is read.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     bytes: Bytes,
     block_cache: OnceLock<BlockCache>,
     shapes: OnceLock<Shapes>,
-    /// How many instructions were decoded.
+    /// The number of instructions decoded.
     decoded: AtomicUsize,
     /// A number that no other mapping ever has.
     pub(crate) number: u64,
 }
 
-/// Decoded instructions of a section are remembered only after one instruction has been decoded for each of this many
-/// bytes. Making room for them then costs little compared with the decoding, even if the section is mapped again and
-/// again.
+/// Bytes of the section per decoded instruction at which shapes begin to be cached. Allocating the cache then costs
+/// little compared with the decoding, even if the section is mapped again and again.
 const BYTES_FOR_DECODED: usize = 0x400;
 
 impl Mapping {
@@ -60,7 +59,7 @@ impl Mapping {
         }
     }
 
-    /// The bytes in memory; none if the file cannot be mapped.
+    /// Returns the bytes in memory; none if the file cannot be mapped.
     #[inline]
     pub(crate) fn memory(&self) -> &[u8] {
         match &self.bytes {
@@ -69,17 +68,17 @@ impl Mapping {
         }
     }
 
-    /// The shapes of the instructions from an offset on, if they are remembered.
+    /// Returns the shapes of the instructions from an offset on, if they are remembered.
     pub(crate) fn shapes(&self, offset: usize) -> &[AtomicU16] {
         self.shapes.get().map_or(&[], |shapes| shapes.from(offset))
     }
 
-    /// The packed entries of the block cache from an offset on, if there is one.
+    /// Returns the packed entries of the block cache from an offset on, if there is one.
     pub(crate) fn known_entries(&self, offset: usize) -> &[AtomicU32] {
         self.block_cache.get().map_or(&[], |cache| cache.from(offset))
     }
 
-    /// Remembers an instruction that was decoded.
+    /// Caches an instruction that was decoded.
     pub(crate) fn remember(&self, offset: u64, insn: &PtInsn, extra: &Extra) {
         let len = self.memory().len();
         if self.shapes.get().is_none() {
@@ -101,7 +100,8 @@ enum Bytes {
 }
 
 impl Section {
-    /// A section of the file, not longer than the file. `None`: there is no such file, or it ends before `offset`.
+    /// Returns a section of the file, not longer than the file. `None`: there is no such file, or it ends before
+    /// `offset`.
     pub(crate) fn new(file: &CStr, offset: u64, size: u64, cache: Weak<Mutex<Inner>>) -> Option<Arc<Self>> {
         let metadata = fs::metadata(path(file)).ok()?;
         let left = metadata.len().checked_sub(offset).filter(|&left| left > 0)?;
@@ -115,7 +115,7 @@ impl Section {
         }))
     }
 
-    /// The bytes. The file is mapped again unless somebody still has the mapping.
+    /// Returns the bytes. The file is mapped again unless the mapping still exists.
     pub(crate) fn map(&self) -> Result<Arc<Mapping>, Code> {
         let mapping = self.map_shared()?;
         self.keep(&mapping);
@@ -129,7 +129,7 @@ impl Section {
         }
     }
 
-    /// The block cache of the section, which exists as long as the section is mapped. `None`: it is too large.
+    /// Returns the block cache of the section, which exists as long as the section is mapped. `None`: it is too large.
     pub(crate) fn block_cache<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a BlockCache> {
         if let Some(cache) = mapping.block_cache.get() {
             return Some(cache);
@@ -157,21 +157,21 @@ impl Section {
 
     fn map_file(&self, file: File) -> Bytes {
         let Ok(size) = usize::try_from(self.size) else { return Bytes::File(file) };
-        // SAFETY: nobody makes the file shorter while it is mapped: libipt asks that of its callers, too.
+        // SAFETY: nobody shortens the file while it is mapped, which libipt also asks of its callers.
         match unsafe { MmapOptions::new().offset(self.offset).len(size).map(&file) } {
             Ok(memory) => Bytes::Memory(memory),
             Err(_) => Bytes::File(file),
         }
     }
 
-    /// Reads from a place in the section, as far as the section goes. Returns the number of bytes.
+    /// Reads from an offset, up to the end of the section. Returns the number of bytes.
     pub(crate) fn read(&self, mapping: &Mapping, from: u64, out: &mut [u8]) -> Result<usize, Code> {
         let left = self.size.checked_sub(from).filter(|&left| left > 0).ok_or(Code::NotMapped)?;
         let size = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
         let out = &mut out[..size];
         match &mapping.bytes {
             Bytes::Memory(memory) => {
-                // What is before the end of the section is in its mapping.
+                // Offsets before the end of the section are in its mapping.
                 let from = from as usize;
                 out.copy_from_slice(memory.get(from..from + size).ok_or(Code::Internal)?);
                 Ok(size)
@@ -180,10 +180,10 @@ impl Section {
         }
     }
 
-    /// How many bytes of memory the mapping takes, as libipt counts them: the section's own, those before it in its
-    /// first page, and, once it has a block cache, a word for each of its bytes and one more.
+    /// Returns the mapping's memory in bytes as libipt counts it: the section's own bytes, those before it in its first
+    /// page, and, once it has a block cache, a word for each of its bytes and one more.
     fn memory(&self, mapping: &Mapping) -> u64 {
-        /// libipt asks the system; x86-64 has pages of this size.
+        /// The page size of x86-64; libipt asks the system.
         const PAGE: u64 = 0x1000;
         let bytes = match &mapping.bytes {
             Bytes::Memory(_) => self.size + self.offset % PAGE,

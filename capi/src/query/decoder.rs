@@ -1,7 +1,7 @@
-//! The state of a query decoder: where it is, what comes next, and the answers to queries.
+//! The state of a query decoder: its position, the next packet, and the answers to queries.
 //!
-//! libipt reads ahead: after each answer it goes on to the next packet that a query needs, so that it can say in the
-//! status whether that is an event. Only the packets between, which change nothing but time, are applied then.
+//! libipt reads ahead: after each answer it goes to the next packet that a query needs, so that the status can announce
+//! an event. On the way only packets that change nothing but time are applied.
 
 use super::{
     opcode::{self, Opcode},
@@ -35,7 +35,7 @@ pub(crate) mod status {
     pub(crate) const END_OF_STREAM: c_int = 1 << 2;
 }
 
-/// An answer, or what the function returns instead.
+/// An answer, or the function's error status.
 pub(crate) type Answer<T> = Result<T, c_int>;
 
 /// `struct pt_query_decoder`.
@@ -43,27 +43,27 @@ pub(crate) type Answer<T> = Result<T, c_int>;
 pub struct QueryDecoder {
     pub(crate) config: PtConfig,
     pub(super) clocks: Clocks,
-    /// Where the next packet begins; `None` before the first synchronisation. Erratum SKZ84 can lead one byte after the
+    /// The offset of the next packet; `None` before the first synchronisation. Erratum SKZ84 can lead one byte past the
     /// end.
     pub(super) position: Option<usize>,
     pub(super) sync: Option<usize>,
-    /// What is at the position; `None` if that cannot be said.
+    /// The opcode at the position; `None` if it is not known.
     pub(super) next: Option<Opcode>,
-    /// Tracing is enabled.
+    /// True while tracing is enabled.
     pub(super) enabled: bool,
-    /// An event has used the packet at the position, so it goes when no other event waits for it.
+    /// True if an event has used the packet at the position, which is consumed once no other event waits for it.
     pub(super) consume: bool,
-    /// What the last packet published.
+    /// The event that the last packet published.
     pub(super) event: Option<PtEvent>,
     pub(super) ip: LastIp,
     pub(super) outcomes: Outcomes,
     pub(super) clock: Clock,
     pub(super) data: EventData,
-    /// Changes of the interrupt flag are events, and a MODE.Exec may have a FUP of its own: Event Trace is on.
+    /// True if Event Trace is on: changes of the interrupt flag are events, and a MODE.Exec may have a FUP of its own.
     pub(crate) has_interrupt_flag: bool,
-    /// The last mode, if that is so.
+    /// The last mode, if Event Trace is on.
     pub(super) mode: Option<ModeExec>,
-    /// The next FUP belongs to a packet that is no event.
+    /// True if the next FUP belongs to a packet that is no event.
     pub(super) ignores_fup: bool,
     /// The time of the last answer, if it has changed since.
     answered_time: Option<Estimate>,
@@ -113,12 +113,12 @@ impl QueryDecoder {
         self.waits = opcode::EVENT;
     }
 
-    /// The events that wait for a packet.
+    /// Returns the events that wait for a packet.
     pub(super) fn queue(&self, wait: Wait) -> &Queue {
         &self.queues[wait as usize]
     }
 
-    /// Lets `change` change the events that wait for a packet.
+    /// Applies `change` to the events that wait for a packet.
     pub(super) fn change<T>(&mut self, wait: Wait, change: impl FnOnce(&mut Queue) -> T) -> T {
         let queue = &mut self.queues[wait as usize];
         let result = change(queue);
@@ -139,30 +139,30 @@ impl QueryDecoder {
         self.change(wait, Queue::pop)
     }
 
-    /// The clock, to be changed, and what it depends on. The time of the last answer stays what it is.
+    /// Returns the clock, to be changed, and the processor's clocks. The time of the last answer does not change.
     #[inline]
     pub(super) fn clock_mut(&mut self) -> (&mut Clock, &Clocks) {
         self.answered_time.get_or_insert(self.clock.time);
         (&mut self.clock, &self.clocks)
     }
 
-    /// The buffer. It is borrowed from the decoder, because the caller's reader of unknown packets may write to it.
+    /// Returns the buffer, borrowed from the decoder, because the caller's reader of unknown packets may write to it.
     pub(super) fn trace(&self) -> &[u8] {
         // SAFETY: the caller of the function that made the decoder promised that the buffer is readable as long as the
-        // decoder exists, and that only its reader of unknown packets writes to it. While that runs, nobody has this
-        // slice.
+        // decoder exists, and that only its reader of unknown packets writes to it. While that reader runs, no slice
+        // exists.
         unsafe { self.config.trace() }
     }
 
-    /// The rest of the buffer from the position on.
+    /// Returns the rest of the buffer from the position on.
     pub(super) fn rest(&self) -> &[u8] {
         self.position.and_then(|position| self.trace().get(position..)).unwrap_or_default()
     }
 
-    /// A packet decoder of its own, which looks ahead from the position plus `offset`.
+    /// Returns a separate packet decoder that looks ahead from the position plus `offset`.
     pub(super) fn scanner(&self, offset: usize) -> Answer<PacketDecoder> {
         let from = self.position.ok_or(Code::NoSync.status())? + offset;
-        // SAFETY: it lives shorter than this decoder, and uses the buffer as this one does.
+        // SAFETY: this decoder outlives it, and both use the buffer in the same way.
         let mut packets = unsafe { PacketDecoder::new(self.config) };
         match packets.sync_set(from as u64) {
             0.. => Ok(packets),
@@ -176,14 +176,14 @@ impl QueryDecoder {
         Opcode::fetch(self.trace().get(position..).ok_or(Code::NoSync)?)
     }
 
-    /// Finds out what is at the position.
+    /// Reads the opcode at the position.
     pub(super) fn fetch_next(&mut self) -> Answer<Opcode> {
         let opcode = self.fetch();
         self.next = opcode.ok();
         opcode.map_err(Code::status)
     }
 
-    /// What is at the position, or why that cannot be said.
+    /// Returns the opcode at the position, or the error status.
     fn current(&self) -> Answer<Opcode> {
         match self.next {
             Some(opcode) => Ok(opcode),
@@ -191,13 +191,13 @@ impl QueryDecoder {
         }
     }
 
-    /// Whether the next packet is an event, or one that events wait for.
+    /// Returns true if the next packet is an event, or one that events wait for.
     fn will_event(&self) -> bool {
         let Some(opcode) = self.next else { return false };
         opcode.flags() & self.waits != 0
     }
 
-    /// The status: what comes next, once all outcomes are taken.
+    /// Returns the status, which announces the next packet once all outcomes are taken.
     #[inline]
     fn flags(&self) -> c_int {
         if !self.outcomes.is_empty() {
@@ -213,7 +213,7 @@ impl QueryDecoder {
         flags
     }
 
-    /// Goes on to the next packet that a query needs.
+    /// Goes to the next packet that a query needs.
     fn read_ahead(&mut self) -> Answer<()> {
         loop {
             let opcode = self.fetch_next()?;
@@ -226,7 +226,7 @@ impl QueryDecoder {
             };
             if let Err(error) = decoded {
                 if error == Code::EndOfStream.status() {
-                    // A packet that is cut off at the end.
+                    // The packet is cut off at the end.
                     self.position = Some(self.trace().len());
                     self.next = None;
                 }
@@ -235,7 +235,7 @@ impl QueryDecoder {
         }
     }
 
-    /// After an answer: its time is kept, and the end of the trace is an error only of the next query.
+    /// Reads ahead after an answer: keeps the answer's time, and leaves the end of the trace to the next query.
     #[inline(always)]
     pub(super) fn answered(&mut self) -> Answer<()> {
         if let Ok(opcode) = self.fetch()
@@ -247,7 +247,7 @@ impl QueryDecoder {
         self.read_ahead_after_answer()
     }
 
-    /// After an answer with a packet at the position that the next query needs.
+    /// Ends an answer after which the packet at the position is one that the next query needs.
     #[inline(always)]
     pub(super) fn answered_now(&mut self, next: Opcode) {
         self.answered_time = None;
@@ -261,7 +261,7 @@ impl QueryDecoder {
             .or_else(|error| if error == Code::EndOfStream.status() { Ok(()) } else { Err(error) })
     }
 
-    /// The address of the last packet with one, if there is one.
+    /// Writes the last address, and returns true if there is one.
     fn write_ip(&self, out: Option<&mut u64>) -> bool {
         let ip = self.ip.get();
         if let Some(out) = out {
@@ -270,7 +270,7 @@ impl QueryDecoder {
         ip.is_ok()
     }
 
-    /// Begins at a PSB.
+    /// Starts at a PSB.
     fn start(&mut self, at: usize, mut ip: Option<&mut u64>) -> Answer<c_int> {
         self.reset();
         self.sync = Some(at);
@@ -294,11 +294,11 @@ impl QueryDecoder {
 
     pub(crate) fn sync_forward(&mut self, ip: Option<&mut u64>) -> Answer<c_int> {
         let position = match self.position {
-            // The PSB that the decoder is at is not the next one.
+            // The current PSB is not the next one.
             Some(position) if self.sync == Some(position) => position + PSB.len(),
             position => position.unwrap_or(0),
         };
-        // The packet before may have eaten the first bytes of a PSB.
+        // The packet before may have swallowed the first bytes of a PSB.
         let from = position - position.min(PSB.len() - 1);
         if from > self.trace().len() {
             return Err(Code::Internal.status());
@@ -317,7 +317,7 @@ impl QueryDecoder {
             let at = sync::backward(self.trace(), self.config.begin.addr(), from)
                 .ok_or(Code::EndOfStream.status())?;
             if last == Some(at) {
-                // In a run of PSBs the search finds the last one from each of them. libipt 2.0.5 does not return then.
+                // In a run of PSBs the search finds the last one from each of them; libipt 2.0.5 never returns there.
                 from = from.saturating_sub(PSB.len());
                 continue;
             }
@@ -326,7 +326,7 @@ impl QueryDecoder {
                 // The last PSB+ may be cut off.
                 Err(error) if error == Code::EndOfStream.status() => {}
                 Err(error) => return Err(error),
-                // A PSB+ without anything after it may lead back to where the search began.
+                // A PSB+ with nothing after it may lead back to the start of the search.
                 Ok(_) if self.position != Some(start) => return Ok(0),
                 Ok(_) => {}
             }
@@ -335,7 +335,7 @@ impl QueryDecoder {
 
     pub(crate) fn sync_set(&mut self, offset: u64, ip: Option<&mut u64>) -> Answer<c_int> {
         let offset = self.config.checked(offset).ok_or(Code::EndOfStream.status())?;
-        // It is in the buffer, so it fits.
+        // The offset is in the buffer, so it fits.
         let at = offset as usize;
         let rest = &self.trace()[at..];
         let Some(begin) = rest.get(..2) else { return Err(Code::EndOfStream.status()) };
@@ -375,7 +375,7 @@ impl QueryDecoder {
         }
     }
 
-    /// Whether the next conditional branch is taken, and the status.
+    /// Returns the outcome of the next conditional branch (true if taken), and the status.
     #[inline(always)]
     pub(crate) fn cond_branch(&mut self) -> Answer<(bool, c_int)> {
         match self.outcomes.take_before_last() {
@@ -395,8 +395,8 @@ impl QueryDecoder {
         Ok((self.outcomes.take(), self.flags()))
     }
 
-    /// Writes where the next indirect branch goes, unless the packet does not say, and returns the status. An error can
-    /// come after it is written.
+    /// Writes the target of the next indirect branch, unless it is suppressed, and returns the status. An error can
+    /// follow the write.
     pub(crate) fn indirect_branch(&mut self, out: &mut u64) -> Answer<c_int> {
         if self.next == Some(Opcode::Tip)
             && self.waits & opcode::TIP == 0
@@ -420,7 +420,7 @@ impl QueryDecoder {
                 return Err(Code::BadQuery.status());
             }
             self.event = None;
-            // One TNT packet can come before: it is that of outcomes already taken.
+            // One TNT packet can come before: the one whose outcomes are already taken.
             if opcode.flags() & opcode::TNT != 0 && !self.outcomes.is_empty() {
                 return Err(Code::BadQuery.status());
             }
@@ -443,7 +443,7 @@ impl QueryDecoder {
         }
     }
 
-    /// Passes the next event to `give`, and returns the status. An error after that is one of reading ahead.
+    /// Passes the next event to `give`, and returns the status. An error after that comes from reading ahead.
     pub(crate) fn next_event(&mut self, give: impl FnOnce(&PtEvent)) -> Answer<c_int> {
         if !self.outcomes.is_empty() {
             return Err(Code::BadQuery.status());
@@ -464,12 +464,12 @@ impl QueryDecoder {
         }
     }
 
-    /// Where the decoder was synchronised last.
+    /// Returns the offset of the last synchronisation.
     pub(crate) fn sync_offset(&self) -> Option<u64> {
         self.sync.map(|sync| sync as u64)
     }
 
-    /// The time of the last answer.
+    /// Returns the time of the last answer.
     pub(crate) fn time(&self) -> &Estimate {
         self.answered_time.as_ref().unwrap_or(&self.clock.time)
     }

@@ -1,4 +1,4 @@
-//! What packets that are events, or that change the time, do to a query decoder.
+//! The effect of events and timing packets on a query decoder.
 
 use super::{
     decoder::{Answer, QueryDecoder},
@@ -15,13 +15,13 @@ use pugmark_decoder_core::packet::{
     Cbr, Cfe, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Vmcs,
 };
 
-/// A word with its bit set or not.
+/// Returns a word with its bit set or not.
 const fn bit(set: bool, bit: u64) -> u64 {
     if set { bit } else { 0 }
 }
 
 impl QueryDecoder {
-    /// Applies a packet of another kind outside a PSB+.
+    /// Applies an event or timing packet outside a PSB+.
     #[inline(never)]
     pub(super) fn other(&mut self) -> Answer<()> {
         let (packet, size) = self.packet()?;
@@ -84,7 +84,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// A MODE.Exec with Event Trace: what has changed is an event, at the packet's FUP or TIP.
+    /// Applies a MODE.Exec with Event Trace: each change is an event, at the packet's FUP or TIP.
     fn mode_exec(&mut self, mode: ModeExec, size: usize) -> Answer<()> {
         let before = self.mode.replace(mode);
         let wait = if self.is_fup_next(size)? { Wait::Fup } else { Wait::Tip };
@@ -101,13 +101,13 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// Lets an event with the current time wait.
+    /// Queues an event with the current time.
     fn push_now(&mut self, wait: Wait, mut event: PtEvent) -> Answer<()> {
         self.clock.stamp(&mut event);
         no_memory(self.push(wait, event))
     }
 
-    /// Returns whether the next packet with an address is a FUP. This packet has `size` bytes.
+    /// Returns true if the next packet with an address is a FUP. The current packet has `size` bytes.
     fn is_fup_next(&self, size: usize) -> Answer<bool> {
         let mut packets = self.scanner(size)?;
         while let Ok((packet, _)) = packets.next() {
@@ -124,7 +124,7 @@ impl QueryDecoder {
         Ok(false)
     }
 
-    /// A control-flow event. Its time is that of the FUP that it waits for.
+    /// Applies a control-flow event. Its time is that of the FUP that it waits for.
     fn cfe(&mut self, packet: Cfe) -> Answer<()> {
         let known = self.data.event(packet, self.enabled).map_err(Code::status)?;
         let Some((mut event, binding)) = known else {
@@ -143,7 +143,7 @@ impl QueryDecoder {
         no_memory(self.push(Wait::Fup, event))
     }
 
-    /// Lets an event wait for its FUP, or publishes it without an address.
+    /// Queues an event for its FUP, or publishes it without an address.
     fn wait_for_fup(&mut self, mut event: PtEvent, has_ip: bool) -> Answer<()> {
         if has_ip {
             return internal(self.push(Wait::Fup, event));
@@ -166,7 +166,7 @@ impl QueryDecoder {
 
     fn vmcs(&mut self, Vmcs { base }: Vmcs) -> Answer<()> {
         if let Some(paging) = self.queue(Wait::Tip).find(kind::ASYNC_PAGING).copied() {
-            // It comes before the paging event of the same TIP, with that event's time.
+            // The VMCS event comes before the paging event of the same TIP, with that event's time.
             no_memory(self.push(Wait::Tip, paging))?;
             internal(self.change(Wait::Tip, |queue| {
                 let first = queue.find_mut(kind::ASYNC_PAGING)?;
@@ -182,7 +182,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// Applies a packet in a PSB+. Its events are published at the end of that.
+    /// Applies a packet in a PSB+. Its events are published at the end of the PSB+.
     pub(super) fn header_packet(&mut self) -> Answer<()> {
         let (packet, size) = self.packet()?;
         let event = match packet {
@@ -226,7 +226,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// The FUP of a PSB+ says that tracing is enabled, and where.
+    /// Applies the FUP of a PSB+: tracing is enabled, at this address.
     fn header_fup(&mut self, ip: Ip, size: usize) -> Answer<()> {
         if self.config.errata.has(PtErrata::BDM70) && !self.enabled && self.is_bdm70(size)? {
             return Ok(());
@@ -238,7 +238,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// Erratum BDM70: a PSB+ has a FUP although tracing is disabled. Then a TIP.PGE follows at once.
+    /// Returns true for erratum BDM70: a PSB+ has a FUP although tracing is disabled. Then a TIP.PGE follows at once.
     fn is_bdm70(&self, size: usize) -> Answer<bool> {
         let mut packets = self.scanner(size)?;
         loop {

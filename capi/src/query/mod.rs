@@ -20,7 +20,7 @@ use std::{ffi::c_int, mem::offset_of, ptr};
 /// `enable_iflags_events` among the flags of a query decoder.
 pub(crate) const INTERRUPT_FLAG_EVENTS: u32 = 1 << 1;
 
-/// What a function returns for an answer that is a status.
+/// Converts an answer that is a status to the function's value.
 fn code(answer: Answer<c_int>) -> c_int {
     answer.unwrap_or_else(|error| error)
 }
@@ -41,11 +41,11 @@ pub unsafe extern "C" fn pt_qry_alloc_decoder(config: *const PtConfig) -> *mut Q
 /// Frees the decoder.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_qry_alloc_decoder`], and is not used any more.
+/// `decoder` is null or from [`pt_qry_alloc_decoder`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_qry_free_decoder(decoder: *mut QueryDecoder) {
     if !decoder.is_null() {
-        // SAFETY: pt_qry_alloc_decoder made it of a box.
+        // SAFETY: `pt_qry_alloc_decoder` made it from a box.
         drop(unsafe { Box::from_raw(decoder) });
     }
 }
@@ -53,7 +53,8 @@ pub unsafe extern "C" fn pt_qry_free_decoder(decoder: *mut QueryDecoder) {
 /// Goes to the next PSB, and writes the address there.
 ///
 /// # Safety
-/// `decoder` is null or from [`pt_qry_alloc_decoder`], and nobody else uses it now; `ip` is null or writable.
+/// `decoder` is null or from [`pt_qry_alloc_decoder`], and nobody else uses it during the call; `ip` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_qry_sync_forward(decoder: *mut QueryDecoder, ip: *mut u64) -> c_int {
     // SAFETY: by contract.
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn pt_qry_get_config(decoder: *const QueryDecoder) -> *con
     decoder.map_or(ptr::null(), |decoder| &raw const decoder.config)
 }
 
-/// Writes whether the next conditional branch is taken.
+/// Writes 1 if the next conditional branch is taken, 0 if not.
 ///
 /// # Safety
 /// As for [`pt_qry_sync_forward`]; `taken` is null or writable.
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn pt_qry_cond_branch(decoder: *mut QueryDecoder, taken: *
     }
 }
 
-/// Writes where the next indirect branch goes, unless the address is suppressed, which the status says.
+/// Writes the target of the next indirect branch, unless the status says that the address is suppressed.
 ///
 /// # Safety
 /// As for [`pt_qry_sync_forward`].
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn pt_qry_core_bus_ratio(decoder: *mut QueryDecoder, ratio
     unsafe { write_ratio(decoder.map(QueryDecoder::time), ratio) }
 }
 
-/// Writes a time: the time since the start, with an error, before the first TSC packet.
+/// Writes a time. Before the first TSC packet it is relative to the start, and the function fails.
 ///
 /// # Safety
 /// Each pointer is null or writable.

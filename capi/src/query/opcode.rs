@@ -1,8 +1,8 @@
-//! Which packet begins with which bytes, and what it means for a query.
+//! Packets by their first bytes, and their meaning for a query.
 
 use crate::{error::Code, event_trace::is_known};
 
-/// A packet, as far as its first bytes say.
+/// The kind of a packet that its first bytes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
     Unknown,
@@ -35,19 +35,19 @@ pub(super) enum Opcode {
     /// A CFE that is no event.
     OtherCfe,
     Evd,
-    /// The second byte says which.
+    /// One that the second byte decides.
     Extended,
 }
 
-/// It answers a query for an indirect branch.
+/// The packet answers a query for an indirect branch.
 pub(super) const TIP: u8 = 1 << 0;
-/// It answers queries for conditional branches.
+/// The packet answers queries for conditional branches.
 pub(super) const TNT: u8 = 1 << 1;
-/// It is an event, or the events that wait for it are published with it.
+/// The packet is an event, or publishes the events that wait for it.
 pub(super) const EVENT: u8 = 1 << 2;
-/// Events may wait for a FUP.
+/// The packet is a FUP, for which events may wait.
 pub(super) const FUP: u8 = 1 << 3;
-/// It ends a PSB+.
+/// The packet ends a PSB+.
 pub(super) const PSBEND: u8 = 1 << 4;
 
 impl Opcode {
@@ -130,7 +130,7 @@ impl Opcode {
         }
     }
 
-    /// What begins at the start of `bytes`.
+    /// Returns the opcode at the start of `bytes`.
     #[inline(always)]
     pub(super) fn fetch(bytes: &[u8]) -> Result<Self, Code> {
         let first = *bytes.first().ok_or(Code::EndOfStream)?;
@@ -168,7 +168,7 @@ const FIRST: [Opcode; 256] = {
 /// The flags by opcode.
 const FLAGS: [u8; Opcode::Extended as usize + 1] = {
     let mut table = [0; Opcode::Extended as usize + 1];
-    // Their third byte says which packets they are.
+    // Opcodes that the third byte decides.
     table[Opcode::Mnt as usize] = Opcode::Mnt.find_flags();
     table[Opcode::Cfe as usize] = Opcode::Cfe.find_flags();
     let mut byte = 0;

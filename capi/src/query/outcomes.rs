@@ -12,12 +12,12 @@ pub(super) struct Outcomes {
     bits: u64,
     /// The bit of the next outcome; zero if no outcome is left.
     next: u64,
-    /// How many packets after the first one they come from: short ones, directly after one another, before the
-    /// position. For the caller, those whose outcomes are all still unused are yet to be read.
+    /// Number of packets they come from besides the first: contiguous short TNT packets before the position. To the
+    /// caller, those whose outcomes are all unused are yet to be read.
     more: usize,
 }
 
-/// How many short packets are read at once: the outcomes of this many always fit.
+/// Maximum number of short packets read at once; their outcomes always fit.
 const MOST: usize = 10;
 
 impl Outcomes {
@@ -43,7 +43,7 @@ impl Outcomes {
         is_taken
     }
 
-    /// Counts the packets before a position whose outcomes are all still unused, and those outcomes.
+    /// Counts the packets before a position whose outcomes are all unused, and those outcomes.
     fn untouched(self, before: &[u8]) -> (usize, u32) {
         let left = self.next.checked_ilog2().map_or(0, |bit| bit + 1);
         let (mut packets, mut outcomes) = (0, 0);
@@ -59,8 +59,8 @@ impl Outcomes {
 }
 
 impl QueryDecoder {
-    /// Reads the short TNT packet at the position, and those directly after it. After the last of them comes a packet
-    /// that the next query needs, so that nothing but outcomes is read too early.
+    /// Reads the short TNT packet at the position, and those directly after it. A packet that the next query needs
+    /// follows them, so that only outcomes are read early.
     #[inline(always)]
     pub(super) fn read_short(&mut self, first: u8) -> Answer<()> {
         let rest = self.rest();
@@ -90,7 +90,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// The number of packets before the position whose outcomes are all still unused, and of those outcomes.
+    /// Returns the number of packets before the position whose outcomes are all unused, and of those outcomes.
     fn untouched(&self) -> (usize, u32) {
         if self.outcomes.more == 0 || self.outcomes.is_empty() {
             return (0, 0);
@@ -99,7 +99,7 @@ impl QueryDecoder {
         self.outcomes.untouched(before.unwrap_or_default())
     }
 
-    /// Goes back to the first packet whose outcomes are all still unused.
+    /// Goes back to the first packet whose outcomes are all unused.
     pub(super) fn settle(&mut self) {
         let (packets, outcomes) = self.untouched();
         if packets > 0 {
@@ -111,7 +111,7 @@ impl QueryDecoder {
         self.outcomes.more = 0;
     }
 
-    /// Where the next packet begins.
+    /// Returns the offset of the next packet, as the caller sees it.
     pub(crate) fn offset(&self) -> Option<u64> {
         self.position.map(|position| (position - self.untouched().0) as u64)
     }

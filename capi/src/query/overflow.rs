@@ -1,4 +1,4 @@
-//! Overflows: whether tracing is enabled after an overflow, and the errata that make that hard to find out.
+//! Overflows: finds out if tracing is enabled afterwards, which errata obscure.
 
 use super::decoder::{Answer, QueryDecoder};
 use crate::{
@@ -10,14 +10,14 @@ use crate::{
     packets::PacketDecoder,
 };
 
-/// Whether the trace said how to go on after the overflow.
+/// The result of looking for a place to resume after the overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handled {
     Yes,
     No,
 }
 
-/// The next packet, or `None` at the end of the trace.
+/// Returns the next packet, or `None` at the end of the trace.
 fn next(packets: &mut PacketDecoder) -> Answer<Option<(PtPacket, u64)>> {
     match packets.next() {
         Ok(packet) => Ok(Some(packet)),
@@ -38,7 +38,7 @@ fn header_fup(packets: &mut PacketDecoder) -> Answer<Option<Option<PtPacket>>> {
     }
 }
 
-/// Where to go on, and the time there.
+/// The place to resume, and the time there.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,
@@ -75,7 +75,7 @@ impl QueryDecoder {
             return Ok(());
         }
         match fup {
-            // At the end of the trace it stands alone.
+            // At the end of the trace the overflow stands alone.
             Err(error) if error != Code::EndOfStream.status() => Err(error),
             _ => {
                 self.overflow_disabled();
@@ -92,8 +92,8 @@ impl QueryDecoder {
         self.publish_now(event);
     }
 
-    /// Looks for the FUP that says where tracing goes on. Returns how far after the overflow that ends, or `None` if a
-    /// packet says that tracing is disabled.
+    /// Looks for the FUP at which tracing resumes. Returns the distance from the overflow to the FUP's end, or `None`
+    /// if a packet says that tracing is disabled.
     fn find_fup(&self) -> Answer<Option<usize>> {
         let mut packets = self.scanner(0)?;
         let begin = packets.position();
@@ -115,7 +115,7 @@ impl QueryDecoder {
         }
     }
 
-    /// Goes on at a place where tracing is enabled, at a packet's address.
+    /// Resumes at a place where tracing is enabled, at a packet's address.
     fn recover(&mut self, packet: &PtPacket, place: Place) -> Answer<Handled> {
         let mut ip = self.ip;
         ip.update(packet.address());
@@ -128,7 +128,7 @@ impl QueryDecoder {
         Ok(Handled::Yes)
     }
 
-    /// Goes on at a place where tracing is disabled.
+    /// Resumes at a place where tracing is disabled.
     fn recover_disabled(&mut self, place: Place) -> Answer<Handled> {
         self.position = Some(place.offset as usize);
         *self.clock_mut().0 = place.clock;
@@ -136,7 +136,8 @@ impl QueryDecoder {
         Ok(Handled::Yes)
     }
 
-    /// Erratum SKD010: the FUP after the overflow is missing. A later packet says where tracing goes on, if any does.
+    /// Handles erratum SKD010: the FUP after the overflow is missing. If anything, a later packet says where tracing
+    /// resumes.
     fn handle_skd010(&mut self) -> Answer<Handled> {
         let mut packets = self.scanner(0)?;
         let mut clock = self.clock;
@@ -148,7 +149,7 @@ impl QueryDecoder {
             match packet.kind {
                 kind::TIP_PGD => return self.recover_disabled(Place { offset: offset + size, clock }),
                 kind::TIP => return self.recover(&packet, Place { offset: offset + size, clock }),
-                // Decoding goes on at the MODE.TSX that the FUP belongs to.
+                // Decoding resumes at the MODE.TSX that the FUP belongs to.
                 kind::FUP => return self.recover(&packet, tsx.unwrap_or(here)),
                 kind::PSB => {
                     let Some(Some(fup)) = header_fup(&mut packets)? else { return Ok(Handled::No) };
@@ -173,13 +174,14 @@ impl QueryDecoder {
                 | kind::EXSTOP
                 | kind::PTW => {}
                 time if kind::is_time(time) => clock.apply(&packet, &self.clocks)?,
-                // TIP.PGE, OVF and STOP: all is well. TNT, MWAIT and unknown packets: nothing can be done.
+                // TIP.PGE, OVF and STOP: no erratum. TNT, MWAIT and unknown packets: nothing can be done.
                 _ => return Ok(Handled::No),
             }
         }
     }
 
-    /// Erratum APL12: there is a FUP although tracing is disabled after the overflow. A later packet shows that.
+    /// Handles erratum APL12: there is a FUP although tracing is disabled after the overflow. A later packet shows
+    /// that.
     fn handle_apl12(&mut self, size: usize) -> Answer<Handled> {
         let mut packets = self.scanner(size)?;
         loop {
@@ -206,7 +208,7 @@ impl QueryDecoder {
         self.resume_disabled(size)
     }
 
-    /// Goes on after the FUP, with tracing disabled. What is before it gives the time.
+    /// Resumes after the FUP, with tracing disabled. Packets before the FUP update the time.
     fn resume_disabled(&mut self, size: usize) -> Answer<Handled> {
         let mut packets = self.scanner(0)?;
         let end = packets.position().ok_or(Code::NoSync.status())? + size as u64;
@@ -230,7 +232,7 @@ impl QueryDecoder {
         Ok(Handled::Yes)
     }
 
-    /// Erratum APL11: there is a TIP.PGD too many after the overflow. Decoding goes on after it.
+    /// Handles erratum APL11: there is a TIP.PGD too many after the overflow. Decoding resumes after it.
     fn handle_apl11(&mut self) -> Answer<Handled> {
         let mut packets = self.scanner(0)?;
         let mut clock = self.clock;

@@ -1,4 +1,4 @@
-//! What each packet does to a query decoder.
+//! The effect of each packet on a query decoder.
 
 use super::{
     decoder::{Answer, QueryDecoder},
@@ -20,7 +20,7 @@ use pugmark_decoder_core::{
 };
 use std::ffi::c_int;
 
-/// What errata do to packets is decided here, as libipt 2.0.5 does.
+/// No errata: the query decoder handles them itself, as libipt 2.0.5 does.
 const CONFIG: Config<'static> = {
     let mut config = Config::new();
     config.dialect = Dialect::Libipt;
@@ -38,7 +38,7 @@ pub(super) fn no_memory<T>(value: Option<T>) -> Answer<T> {
     value.ok_or(Code::NoMemory.status())
 }
 
-/// What a function returns where a packet has no address but needs one.
+/// Returns the status for a packet without the address that it needs.
 pub(crate) fn no_ip(reason: NoIp) -> c_int {
     match reason {
         NoIp::Never => Code::NoIp.status(),
@@ -46,7 +46,7 @@ pub(crate) fn no_ip(reason: NoIp) -> c_int {
     }
 }
 
-/// `enum pt_exec_mode`.
+/// Converts a mode to `enum pt_exec_mode`.
 pub(crate) fn exec_mode(ModeExec { cs_l, cs_d, .. }: ModeExec) -> u64 {
     match (cs_l, cs_d) {
         (true, true) => 0,
@@ -62,24 +62,24 @@ pub(super) fn tsx(ModeTsx { in_tx, abort }: ModeTsx) -> u64 {
 }
 
 impl QueryDecoder {
-    /// The packet at the position, and its size.
+    /// Returns the packet at the position, and its size.
     #[inline]
     fn parse(&self) -> Result<(Packet, usize), ErrorKind> {
         Packet::parse_with(self.rest(), &CONFIG, Context::OUTSIDE)?.ok_or(ErrorKind::EndOfSlice)
     }
 
-    /// The packet at the position, and its size, or what the function returns instead.
+    /// Returns the packet at the position, and its size, or the function's error status.
     #[inline]
     pub(super) fn packet(&self) -> Answer<(Packet, usize)> {
         self.parse().map_err(|kind| Code::from(kind).status())
     }
 
     pub(super) fn skip(&mut self, size: usize) {
-        // It is never `None` where there is a packet.
+        // The position is never `None` where there is a packet.
         self.position = self.position.map(|position| position + size);
     }
 
-    /// Applies the packet at the position, and goes on to the next one unless events still wait for it.
+    /// Applies the packet at the position, and goes to the next one unless events still wait for this one.
     pub(super) fn decode(&mut self, opcode: Opcode) -> Answer<()> {
         match opcode {
             Opcode::Tnt8 => self.tnt_8(),
@@ -124,7 +124,7 @@ impl QueryDecoder {
     fn unknown(&mut self) -> Answer<()> {
         let position = internal(self.position)?;
         let (size, _) = ask(&self.config, position as u64)?;
-        // It is at most 255.
+        // The size is at most 255.
         self.skip(size as usize);
         Ok(())
     }
@@ -203,7 +203,7 @@ impl QueryDecoder {
         let position = self.position;
         self.skip(size);
         self.read_header().inspect_err(|_| {
-            // From the PSB on decoding can be tried again.
+            // Decoding can be tried again from the PSB on.
             self.position = position;
             self.change(Wait::PsbEnd, Queue::clear);
             self.next = Some(Opcode::Psb);
@@ -227,7 +227,7 @@ impl QueryDecoder {
         self.event = Some(event);
     }
 
-    /// Gives an event the last address as one of its words; without one it is suppressed.
+    /// Sets a word of an event to the last address; without one the address is suppressed.
     fn set_ip(&self, event: &mut PtEvent, word: usize) {
         let ip = self.ip.get();
         event.variant[word] = ip.unwrap_or(0);
@@ -236,14 +236,14 @@ impl QueryDecoder {
         }
     }
 
-    /// Publishes the first event that waits for the end of a PSB+. Returns whether there was one.
+    /// Publishes the first event that waits for the end of a PSB+. Returns true if there was one.
     pub(super) fn publish_status(&mut self) -> Answer<bool> {
         let Some(mut event) = self.pop(Wait::PsbEnd) else { return Ok(false) };
         event.flags |= flag::STATUS_UPDATE;
         self.clock.stamp(&mut event);
         match event.kind {
             kind::CBR => {}
-            // It can be anywhere, and says nothing about the state.
+            // An MNT can be anywhere, and says nothing about the state.
             kind::MNT => event.flags &= !flag::STATUS_UPDATE,
             _ => {
                 let word = internal(event.ip_word())?;
@@ -290,7 +290,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// Whether the packet that events of a queue wait for is done with, after one of them was published.
+    /// Returns true if publishing an event of the queue has consumed the packet that the queue waits for.
     fn is_consumed(&mut self, wait: Wait) -> bool {
         self.queue(wait).is_empty() && std::mem::take(&mut self.consume)
     }
@@ -305,7 +305,7 @@ impl QueryDecoder {
     }
 
     fn tip_pge(&mut self) -> Answer<bool> {
-        // Tracing is enabled first; what waited for the packet comes after that.
+        // The enabling comes first, then the events that waited for the packet.
         let event = if self.consume {
             let mut event = internal(self.pop(Wait::Tip))?;
             if !matches!(event.kind, kind::EXEC_MODE | kind::IFLAGS) {
@@ -334,7 +334,7 @@ impl QueryDecoder {
                         event.kind = kind::ASYNC_DISABLED;
                         self.set_ip(&mut event, 1);
                     }
-                    // They come after tracing was disabled, where no address means anything.
+                    // They come after tracing was disabled, where an address has no meaning.
                     kind::ASYNC_PAGING | kind::ASYNC_VMCS | kind::EXEC_MODE | kind::IFLAGS => {
                         event.flags |= flag::IP_SUPPRESSED
                     }

@@ -10,13 +10,13 @@ use std::{
 #[test]
 fn the_version_is_debians_with_an_extension() {
     let Some(both) = both() else { return };
-    // SAFETY: it has no arguments.
+    // SAFETY: the function has no arguments.
     let [theirs, ours] = both.map(|library| unsafe { (library.pt_library_version)() });
     let number =
         |version: &crate::library::Version| (version.major, version.minor, version.patch, version.build);
     assert_eq!(number(&ours), (2, 0, 5, 0));
     assert_eq!(number(&ours), number(&theirs));
-    // SAFETY: it is a text of the library.
+    // SAFETY: the pointer is to a text of the library.
     assert_eq!(unsafe { CStr::from_ptr(ours.ext) }, c"pugmark");
 }
 
@@ -24,18 +24,18 @@ fn the_version_is_debians_with_an_extension() {
 fn every_error_has_libipts_text() {
     let Some(both) = both() else { return };
     for code in -3..40 {
-        // SAFETY: it takes any number and returns a text of its library.
+        // SAFETY: the function takes any number and returns a text of its library.
         let [theirs, ours] = both.map(|library| unsafe { CStr::from_ptr((library.pt_errstr)(code)) });
         assert_eq!(theirs, ours, "{code}");
     }
 }
 
-/// `struct pt_cpu`: vendor, family, model, stepping.
+/// Returns a `struct pt_cpu`: vendor, family, model, stepping.
 fn cpu(vendor: u32, family: u16, model: u8) -> u64 {
     u64::from(vendor) | u64::from(family) << 32 | u64::from(model) << 48
 }
 
-/// Processors that libipt has learned about since 2.0.5: ours has the newer table.
+/// Processors that only releases of libipt after 2.0.5 know: ours has the newer table.
 const NEWER: [(u16, u8); 17] = [
     (6, 0xaa),
     (6, 0xac),
@@ -99,16 +99,16 @@ fn configurations_of_every_length_are_taken_or_refused_and_copied_in_the_same_wa
             (null(), config.end),
             (config.begin, null()),
         ] {
-            // A callback cut short is one of nowhere: neither library calls it here.
+            // A callback cut short is an invalid address: neither library calls it here.
             let config = Config { size, begin, end, ..config };
             let copies = both.map(|library| {
                 // SAFETY: the trace outlives the decoder.
                 let decoder = unsafe { (library.pt_pkt_alloc_decoder)(&raw const config) };
                 // SAFETY: the decoder is alive or null.
                 let copy = unsafe { (library.pt_pkt_get_config)(decoder) };
-                // SAFETY: it has the size of the header's structure, whose last word is before `rest`'s end.
+                // SAFETY: the copy has the size of the header's structure, whose last word is before `rest`'s end.
                 let bytes = (!copy.is_null()).then(|| unsafe { *copy.cast::<[u8; 280]>() });
-                // SAFETY: it is not used any more.
+                // SAFETY: it is not used afterwards.
                 unsafe { (library.pt_pkt_free_decoder)(decoder) };
                 bytes
             });
@@ -125,7 +125,7 @@ fn null_pointers_are_refused_in_the_same_way() {
     let (mut offset, mut packet, mut errata) = (0, Packet::default(), [0; 16]);
     let nothing: Handle = null_mut();
     let [theirs, ours] = both.map(|library| {
-        // SAFETY: null is allowed everywhere but for what is passed to decoders that are alive.
+        // SAFETY: null is allowed for all arguments but those of live decoders.
         unsafe {
             let mut answers: Vec<c_int> = vec![
                 (library.pt_cpu_errata)(null_mut(), &raw const config.cpu),

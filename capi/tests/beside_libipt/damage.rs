@@ -1,11 +1,11 @@
-//! Traces: those of the vectors, parts of them, and made-up ones, damaged.
+//! Damaged traces: those of the vectors, parts of them, and synthetic ones.
 
 use fastrand::Rng;
 use std::{fs, path::Path};
 
 pub(crate) const PSB: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 
-/// The recorded traces of the vectors, but for those with packets of Event Trace, which 2.0.5 does not know.
+/// Returns the recorded traces of the vectors, without those that have packets of Event Trace, unknown to 2.0.5.
 pub(crate) fn recorded() -> Vec<Vec<u8>> {
     let mut traces = recorded_with_event_trace();
     traces.retain(|trace| !has_event_trace(trace));
@@ -17,7 +17,7 @@ pub(crate) fn has_event_trace(trace: &[u8]) -> bool {
     trace.windows(2).any(|bytes| matches!(bytes, [0x02, 0x13 | 0x53]))
 }
 
-/// All recorded traces of the vectors.
+/// Returns all recorded traces of the vectors.
 pub(crate) fn recorded_with_event_trace() -> Vec<Vec<u8>> {
     let mut traces = vec![];
     collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors"), &mut traces);
@@ -46,7 +46,7 @@ const BYTES: [u8; 30] = [
     0x59, 0x61, 0x73, 0x82, 0x83, 0x88, 0x99, 0xa2, 0xa3, 0xc2, 0xc3, 0xd9, 0xf3,
 ];
 
-/// The first bytes of packets, and how many bytes follow. Those with an address have one of all sizes.
+/// The first bytes of packets, and the number of bytes that follow. Packets with an address are there with every size.
 const PACKETS: [(&[u8], usize); 36] = [
     (&[0x00], 0),
     (&[0x2d], 2),
@@ -86,7 +86,7 @@ const PACKETS: [(&[u8], usize); 36] = [
     (&[0x02, 0xa3], 6),
 ];
 
-/// Any packet: half of the time one that answers a query.
+/// Adds any packet: half of the time one that answers a query.
 fn packet(rng: &mut Rng, trace: &mut Vec<u8>) {
     if rng.u8(..4) == 0 {
         trace.push(rng.u8(2..) << 1);
@@ -97,7 +97,8 @@ fn packet(rng: &mut Rng, trace: &mut Vec<u8>) {
     trace.extend((0..rest).map(|_| if rng.bool() { 0 } else { rng.u8(..) }));
 }
 
-/// A short trace: a part of a recorded one, whole packets or random bytes, with PSBs, some bytes changed, cut anywhere.
+/// Returns a short trace: a part of a recorded one, whole packets or random bytes, with PSBs, some bytes changed, cut
+/// anywhere.
 pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
     let mut trace = vec![0; rng.usize(..20)];
     for _ in 0..rng.usize(1..4) {
@@ -138,7 +139,7 @@ pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
     trace
 }
 
-/// Makes other packets of those of Event Trace, which 2.0.5 does not know.
+/// Replaces packets of Event Trace, which 2.0.5 does not know, by others.
 fn remove_event_trace(trace: &mut [u8]) {
     for at in 1..trace.len() {
         if matches!(trace[at - 1..], [0x02, 0x13 | 0x53, ..]) {
@@ -147,7 +148,7 @@ fn remove_event_trace(trace: &mut [u8]) {
     }
 }
 
-/// Puts some packets of Event Trace anywhere.
+/// Inserts some packets of Event Trace at random places.
 pub(crate) fn add_event_trace(rng: &mut Rng, trace: &mut Vec<u8>) {
     for _ in 0..rng.usize(..8) {
         let at = rng.usize(..trace.len());
@@ -165,12 +166,12 @@ pub(crate) fn add_event_trace(rng: &mut Rng, trace: &mut Vec<u8>) {
     }
 }
 
-/// PSB+s that say where code is, with packets after them that it may need, and seldom others.
+/// Returns PSB+s with addresses of code, followed by packets that the code may need, and seldom by others.
 pub(crate) fn plausible(rng: &mut Rng) -> Vec<u8> {
     let mut trace = vec![];
     for _ in 0..rng.usize(1..4) {
         trace.extend(PSB);
-        // The mode is 64 bits most often.
+        // The mode is mostly 64 bits.
         trace.extend([0x99, [0, 1, 1, 1, 2][rng.usize(..5)], 0x3d, rng.u8(..), rng.u8(..16), 0x02, 0x23]);
         for _ in 0..rng.usize(..40) {
             match rng.u8(..16) {
@@ -184,7 +185,7 @@ pub(crate) fn plausible(rng: &mut Rng) -> Vec<u8> {
     trace
 }
 
-/// A trace with some bytes changed, and perhaps a packet more.
+/// Returns a trace with some bytes changed, and perhaps a packet more.
 pub(crate) fn changed(rng: &mut Rng, trace: &[u8]) -> Vec<u8> {
     let mut trace = trace.to_vec();
     for _ in 0..rng.usize(..4) {
@@ -201,8 +202,8 @@ pub(crate) fn changed(rng: &mut Rng, trace: &[u8]) -> Vec<u8> {
     trace
 }
 
-/// Whether a part of a PSB is directly before a PSB, or one byte before it. There libipt 2.0.5 may search backward for
-/// ever, because it finds that PSB from this part, too.
+/// Returns true if a part of a PSB is directly before a PSB, or one byte before it. libipt 2.0.5 may search backward
+/// forever there, because it finds that PSB from this part, too.
 pub(crate) fn has_run(trace: &[u8]) -> bool {
     let is_part = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| bytes == &PSB[..8] || bytes == &PSB[1..9]);
     let mut psbs = (8..trace.len()).filter(|&at| trace[at..].starts_with(&PSB));
@@ -211,7 +212,7 @@ pub(crate) fn has_run(trace: &[u8]) -> bool {
     })
 }
 
-/// How many of them a test tries.
+/// Returns the number of damaged traces that a test tries.
 pub(crate) fn count() -> u64 {
     if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { 100_000 } else { 20_000 }
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use fastrand::Rng;
 
-/// A packet of any kind, also of none, with any payload.
+/// Returns a packet of any kind, also an unknown one, with any payload.
 fn packet(rng: &mut Rng) -> Packet {
     let word = |rng: &mut Rng| match rng.u8(..4) {
         0 => rng.u64(..8),
@@ -54,7 +54,7 @@ fn each_packet_is_written_or_refused_in_the_same_way() {
             written += u64::from(!is_set && theirs.0 > 0);
         }
         for at in [0, 1] {
-            // SAFETY: it is not used any more.
+            // SAFETY: the encoder is not used afterwards.
             unsafe { (both[at].pt_free_encoder)(encoders[at]) };
         }
         let [theirs, ours] = buffers;
@@ -74,9 +74,9 @@ fn an_encoders_configuration_is_a_copy() {
         // SAFETY: the encoder is alive.
         let copy = unsafe { (library.pt_enc_get_config)(encoder) };
         assert_ne!(copy, &raw const config);
-        // SAFETY: it has the size of the header's structure.
+        // SAFETY: the copy has the size of the header's structure.
         let bytes = unsafe { *copy.cast::<[u8; 280]>() };
-        // SAFETY: it is not used any more.
+        // SAFETY: the encoder is not used afterwards.
         unsafe { (library.pt_free_encoder)(encoder) };
         bytes
     });

@@ -1,4 +1,4 @@
-//! Event Trace in the decoders of instructions and blocks, beside libipt 2.1.2.
+//! Event Trace in the instruction and block decoders, compared with libipt 2.1.2.
 
 use crate::{
     damage,
@@ -6,26 +6,25 @@ use crate::{
     library::{Config, both_with_2_1_2},
 };
 
-/// The flags of an event that does not depend on the time: it has no address, or only says what holds at a PSB.
+/// The flags of an event that do not depend on the time: no address, and only the state at a PSB.
 const FLAGS: u32 = 3;
 /// The size of an event in the header of 2.1.2.
 const EVENT: usize = 72;
 
-/// `enable_iflags_events` in the flags of decoders of instructions and of blocks, which everybody sets who has Event
-/// Trace.
+/// `enable_iflags_events` in the flags of instruction and block decoders, which users of Event Trace set.
 const INTERRUPT_FLAG_EVENTS: [u32; 2] = [1 << 2, 1 << 4];
 
 /// An answer of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
-    /// An instruction's address, or how many instructions are in blocks without an event in between.
+    /// An instruction's address, or the number of instructions in blocks without an event in between.
     Insns(u64),
     /// Kind, flags, and the union.
     Event(i32, u32, [u64; 4]),
     Error(i32),
 }
 
-/// All that one of the libraries gives.
+/// Returns all answers of one of the libraries.
 fn given(decoders: &Decoders, at: usize, kind: DecoderKind) -> Vec<Given> {
     let (mut given, mut next) = (vec![], Call::Forward);
     for _ in 0..1000 {
@@ -64,7 +63,7 @@ fn given(decoders: &Decoders, at: usize, kind: DecoderKind) -> Vec<Given> {
     panic!("it does not end");
 }
 
-/// Returns whether an event only gives the state at a PSB. Since 2.1 there is one more of these, whether tracing is on,
+/// Returns whether an event only gives the state at a PSB. Since 2.1 there is one more of these, for tracing itself,
 /// and an error comes after them.
 fn is_of_psb(given: &Given) -> bool {
     matches!(given, Given::Event(_, flags, _) if flags & 2 != 0)

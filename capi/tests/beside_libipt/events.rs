@@ -11,14 +11,14 @@ use std::{
     ptr::{self, null_mut},
 };
 
-/// `struct pt_event` as words; what no event is.
+/// `struct pt_event` as words, with values that no event has.
 const NONE: [u64; 9] = [0x5555_5555_5555_5555; 9];
-/// Its size in bytes.
+/// The size of the structure in bytes.
 const SIZE: usize = size_of_val(&NONE);
 /// `pte_internal` as a status, and `ptev_async_branch`.
 const INTERNAL: c_int = -1;
 const ASYNC_BRANCH: u32 = 3;
-/// Errata after which ours reads packets as 2.0.5 does, but for its decoder of events.
+/// Errata with which ours reads packets as 2.0.5 does, except in the event decoder.
 const SKD007: u32 = 1 << 2;
 const SKZ84: u32 = 1 << 9;
 
@@ -30,7 +30,7 @@ enum Call {
     Next(usize),
 }
 
-/// The result of a call: what it returned and wrote, and both offsets after it, each with its status.
+/// The result of a call: the returned and written values, and both offsets afterwards, each with its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answer {
     call: Call,
@@ -59,7 +59,7 @@ fn call(library: &NewerLibrary, decoder: Handle, call: Call) -> Answer {
     Answer { call, status, event, offsets }
 }
 
-/// The traces of the vectors to their ends, damaged ones, and all kinds of events.
+/// Compares the traces of the vectors to their ends and damaged ones, with all kinds of events.
 #[test]
 fn each_event_of_a_damaged_trace_is_the_same() {
     let Some(both) = both_newer() else { return };
@@ -90,7 +90,8 @@ fn each_event_of_a_damaged_trace_is_the_same() {
                 _ => Call::Next(SIZE),
             };
             let [theirs, ours] = [0, 1].map(|at| call(both[at], decoders[at], which));
-            // 2.1.2 loses the asynchronous branch of a TIP where events wait for other packets since before its FUP.
+            // 2.1.2 loses the asynchronous branch of a TIP if events have waited for other packets since before its
+            // FUP.
             if theirs.status == INTERNAL && matches!(ours.event[0] as u32, ASYNC_BRANCH) {
                 lost += 1;
                 break;
@@ -102,13 +103,13 @@ fn each_event_of_a_damaged_trace_is_the_same() {
             }
         }
         for (library, decoder) in both.iter().zip(decoders) {
-            // SAFETY: it is not used any more.
+            // SAFETY: the decoder is not used afterwards.
             unsafe { (library.pt_evt_free_decoder)(decoder) };
         }
     }
     println!("{} calls, events {events:?}, {lost} asynchronous branches lost", damage::count() * 200);
     assert!(lost * 50 < damage::count(), "{lost}");
-    // Ticks are made by decoders of instructions.
+    // Only instruction and block decoders make ticks.
     for (kind, &count) in events.iter().enumerate() {
         assert_eq!(count > 0, kind != 17, "{kind}: {events:?}");
     }
@@ -136,17 +137,17 @@ fn the_packets_of_event_trace_are_those_of_the_newer_release() {
             }
         }
         for (library, decoder) in both.iter().zip(decoders) {
-            // SAFETY: it is not used any more.
+            // SAFETY: the decoder is not used afterwards.
             unsafe { (library.pt_pkt_free_decoder)(decoder) };
         }
     }
-    // Nobody says what is unknown, and without SKZ84 no packet is invalid.
+    // No callback knows unknown packets, and without SKZ84 no packet is invalid.
     for (kind, &count) in kinds.iter().enumerate() {
         assert_eq!(count > 0, kind > 1, "{kind}: {kinds:?}");
     }
 }
 
-/// The status of a synchronisation, the packets from there on, and where and how they end.
+/// Returns the status of a synchronisation, the packets from there on, and their end with its error.
 fn packets(library: &NewerLibrary, decoder: Handle) -> (c_int, Vec<Packet>, c_int, u64) {
     // SAFETY: the decoder is alive.
     let synced = unsafe { (library.pt_pkt_sync_forward)(decoder) };
@@ -171,7 +172,7 @@ fn an_event_decoder_refuses_null_pointers_and_has_a_copy_of_its_configuration() 
     let nothing: Handle = null_mut();
     let (mut word, mut event) = (0, NONE);
     let [theirs, ours] = both.map(|library| {
-        // SAFETY: null is allowed everywhere but for what is passed to decoders that are alive.
+        // SAFETY: null is allowed for all arguments but those of live decoders.
         unsafe {
             let mut answers: Vec<c_int> = vec![
                 c_int::from((library.pt_evt_alloc_decoder)(ptr::null()).is_null()),

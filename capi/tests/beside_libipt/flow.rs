@@ -21,7 +21,7 @@ pub(crate) enum DecoderKind {
 }
 
 impl DecoderKind {
-    /// The size of what it decodes.
+    /// Returns the size of the decoder's structure.
     pub(crate) const fn size(self) -> usize {
         match self {
             Self::Insns => 40,
@@ -29,7 +29,7 @@ impl DecoderKind {
         }
     }
 
-    /// The flags of its configuration that there are.
+    /// Returns the existing flags of the decoder's configuration.
     const fn flags(self) -> u32 {
         match self {
             Self::Insns => 1,
@@ -37,7 +37,7 @@ impl DecoderKind {
         }
     }
 
-    /// The class of an instruction, or of the last one of a block.
+    /// Returns the class of an instruction, or of the last one of a block.
     const fn class(self, item: &Item) -> usize {
         match self {
             Self::Insns => item.0[2] as u32 as usize,
@@ -102,8 +102,8 @@ pub(crate) enum Call {
     Event(usize),
 }
 
-/// The result of a call: what it returned and wrote. Then what the decoder says after it: both offsets, the time, the
-/// ratio and the address space, each with its status.
+/// The result of a call: the returned and written values, and the decoder's state afterwards: both offsets, the time,
+/// the ratio and the address space, each with its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     call: Call,
@@ -140,13 +140,13 @@ fn call(functions: &Functions, decoder: Handle, call: Call) -> Answer {
     // SAFETY: as before.
     let has_ratio = unsafe { (functions.ratio)(decoder, &raw mut ratio) };
     let size = offsets[0].1 as usize % 32;
-    // SAFETY: as before; the size is at most what the structure has, or more.
+    // SAFETY: as before; a size above that of the structure is allowed.
     let has_asid = unsafe { (functions.asid)(decoder, &raw mut asid, size) };
     let (time, ratio, asid) = ((known, time, mtc, cyc), (has_ratio, ratio), (has_asid, asid));
     Answer { call, status, item, event, offsets, time, ratio, asid }
 }
 
-/// What everybody calls: an event where the status says that there is one, and the next PSB after an error.
+/// Returns the usual next call: an event if the status announces one, and the next PSB after an error.
 pub(crate) fn likely(last: &Answer, kind: DecoderKind) -> Call {
     match last.status {
         ..0 => Call::Forward,
@@ -155,8 +155,8 @@ pub(crate) fn likely(last: &Answer, kind: DecoderKind) -> Call {
     }
 }
 
-/// Code that depends on the address only: bytes that begin many kinds of instructions, and others. The context says
-/// which code, and how much of it can be read at once.
+/// Reads code that depends on the address only: bytes that begin many kinds of instructions, and others. The context
+/// selects the code, and the number of bytes that can be read at once.
 unsafe extern "C" fn code(
     out: *mut u8,
     size: usize,
@@ -180,7 +180,7 @@ unsafe extern "C" fn code(
     size as c_int
 }
 
-/// A byte of code: often one that begins a branch or a prefix.
+/// Returns a byte of code: often one that begins a branch or a prefix.
 fn byte(seed: u64) -> u8 {
     /// Prefixes, and first bytes of branches.
     const BYTES: [u8; 32] = [
@@ -267,7 +267,7 @@ impl Decoders {
         Self { both, functions, handles, images, caches }
     }
 
-    /// Sets how much memory of sections that no decoder is in stays mapped.
+    /// Sets the memory limit of mapped sections that no decoder uses.
     pub(crate) fn set_limit(&self, limit: u64) {
         for at in 0..2 {
             // SAFETY: the cache is alive.
@@ -275,7 +275,7 @@ impl Decoders {
         }
     }
 
-    /// As [`add_file`](Self::add_file), but by way of the cache.
+    /// Adds a file as [`add_file`](Self::add_file) does, but through the cache.
     pub(crate) fn add_cached(&self, file: &Path, offset: u64, size: u64, base: u64) {
         let name = CString::new(file.to_str().unwrap()).unwrap();
         let added = [0, 1].map(|at| {
@@ -311,7 +311,7 @@ impl Decoders {
         [0, 1].map(|at| self.answer(at, which))
     }
 
-    /// The answer of one library, by its place.
+    /// Returns the answer of one library, by its place.
     pub(crate) fn answer(&self, at: usize, which: Call) -> Answer {
         call(&self.functions[at], self.handles[at], which)
     }
@@ -320,24 +320,24 @@ impl Decoders {
 impl Drop for Decoders {
     fn drop(&mut self) {
         for at in 0..2 {
-            // SAFETY: it is not used any more.
+            // SAFETY: the decoder is not used afterwards.
             unsafe { (self.functions[at].free)(self.handles[at]) };
-            // SAFETY: nor is the image.
+            // SAFETY: nor is the image used.
             unsafe { (self.both[at].pt_image_free)(self.images[at]) };
-            // SAFETY: nor is the cache.
+            // SAFETY: nor is the cache used.
             unsafe { (self.both[at].pt_iscache_free)(self.caches[at]) };
         }
     }
 }
 
-/// Recorded traces and their code: file and address. Without Event Trace, which 2.0.5 does not know.
+/// Returns recorded traces and their code (file and address), without Event Trace, which 2.0.5 does not know.
 fn recorded() -> Vec<(Vec<u8>, PathBuf, u64)> {
     let mut recorded = recorded_with_event_trace();
     recorded.retain(|(trace, ..)| !damage::has_event_trace(trace));
     recorded
 }
 
-/// All recorded traces and their code.
+/// Returns all recorded traces and their code.
 pub(crate) fn recorded_with_event_trace() -> Vec<(Vec<u8>, PathBuf, u64)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/ptt/examples");
     let mut found = vec![];
@@ -375,7 +375,7 @@ fn compare_recorded(kind: DecoderKind) {
     let Some(both) = both() else { return };
     let (mut items, mut calls) = (0, 0);
     for (seed, (trace, file, base)) in recorded().into_iter().enumerate() {
-        // To its event libipt goes over 100000 instructions, and maps the file for each of them.
+        // libipt goes over 100000 instructions to the event, and maps the file for each of them.
         if kind == DecoderKind::Blocks && file.ends_with("linear-fup-tip_pgd.bin") {
             continue;
         }
@@ -386,7 +386,7 @@ fn compare_recorded(kind: DecoderKind) {
             let decoders = Decoders::new(both, kind, &config);
             decoders.add_file(&file, 0, u64::MAX, base, None);
             let mut next = Call::Forward;
-            // Code that goes in circles without a branch in the trace never ends.
+            // Code that loops without a branch in the trace never ends.
             for _ in 0..10_000 {
                 let [theirs, ours] = decoders.answers(next);
                 assert_eq!(theirs, ours, "{}", file.display());
@@ -413,8 +413,8 @@ fn each_call_for_a_damaged_trace_and_any_code_gives_the_same_block_or_error() {
     compare_damaged(DecoderKind::Blocks);
 }
 
-/// libipt's block decoder calls itself once for each block that it has not met, up to the first one that it has: for
-/// some code ten thousand times, which a thread's usual two megabytes are not enough for.
+/// The stack size: libipt's block decoder recurses once for each new block up to a known one, for some code ten
+/// thousand times, which exceeds a thread's usual two megabytes.
 const STACK: usize = 1 << 30;
 
 fn compare_damaged(kind: DecoderKind) {
@@ -441,7 +441,7 @@ fn compare_all_damaged(kind: DecoderKind) {
         let mut config = with_clocks(Config::new(&trace), &mut rng);
         config.errata[0] = if rng.bool() { 0 } else { rng.u32(..1 << 10) };
         config.flags[0] = rng.u32(..=kind.flags());
-        // Filters and ranges: the configuration's last words.
+        // Filters and ranges are the configuration's last words.
         if rng.bool() {
             config.rest[0] = rng.u64(..0x333);
             for word in &mut config.rest[1..9] {
@@ -453,7 +453,7 @@ fn compare_all_damaged(kind: DecoderKind) {
         }
         let decoders = Decoders::new(both, kind, &config);
         if rng.u8(..4) == 0 {
-            // Code in four files, of which all, some or none stay mapped with what is known of them.
+            // Code in four files, of which all, some or none stay mapped with their caches.
             decoders.set_limit([u64::MAX, 0, 0x8000, 0x1500][rng.usize(..4)]);
             for part in 0..4 {
                 let (offset, base) = (rng.u64(..0x400), part * 0x1000);
@@ -523,7 +523,7 @@ fn compare_null(kind: DecoderKind) {
     let (mut word, mut lost, mut asid, mut item, mut event) = (0, 0, [0; 3], Item::NONE, Event::NONE);
     let [theirs, ours] = both.map(|library| {
         let functions = kind.functions(library);
-        // SAFETY: null is allowed everywhere but for what is passed to decoders that are alive.
+        // SAFETY: null is allowed for all arguments but those of live decoders.
         unsafe {
             let mut answers: Vec<c_int> = vec![
                 c_int::from((functions.alloc)(null()).is_null()),

@@ -1,9 +1,9 @@
-//! The table of functions in README.md against both libraries.
+//! Compares the table of functions in README.md with both libraries.
 
 use crate::{library::our_file, release::RELEASES};
 use std::{collections::BTreeSet, path::Path, process::Command};
 
-/// A row of the table: the function, and the tests of it; none if the function is missing.
+/// Returns the rows of the table: the function, and its tests; none if the function is missing.
 fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
     include_str!("../../README.md")
         .lines()
@@ -16,7 +16,7 @@ fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
         .collect()
 }
 
-/// The names of a library's functions, without `pt_`.
+/// Returns the names of a library's functions, without `pt_`.
 fn exported(library: &Path) -> BTreeSet<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! What decoders remember of the code of an image: where the image has changed, the new code must count.
+//! The decoders' caches of an image's code: after a change of the image, the new code must count.
 
 use crate::{
     damage::PSB,
@@ -10,15 +10,15 @@ use std::{fs, path::PathBuf};
 /// The flag of speculative instructions.
 const SPECULATIVE: u64 = 1;
 
-/// Where the code is.
+/// The address of the code.
 pub(crate) const BASE: u64 = 0x1000;
 
-/// A trace that begins at [`BASE`] in 64-bit mode.
+/// Returns a trace that begins at [`BASE`] in 64-bit mode.
 pub(crate) fn trace(rest: &[u8]) -> Vec<u8> {
     trace_in(0x01, rest)
 }
 
-/// A trace that begins at [`BASE`] in the mode that a MODE packet gives with this byte.
+/// Returns a trace that begins at [`BASE`] in the mode that a MODE packet gives with this byte.
 fn trace_in(mode: u8, rest: &[u8]) -> Vec<u8> {
     let mut trace = PSB.to_vec();
     trace.extend([0x99, mode, 0x7d]);
@@ -45,7 +45,7 @@ impl Drop for Code {
     }
 }
 
-/// Code that ends with enough bytes for any instruction.
+/// Returns code padded with enough bytes for any instruction.
 pub(crate) fn padded(code: &[u8]) -> Vec<u8> {
     [code, &[0x90; 32]].concat()
 }
@@ -67,7 +67,7 @@ fn items(decoders: &Decoders, kind: DecoderKind, mut next: Call, calls: usize) -
 #[test]
 fn code_that_another_section_hides_is_not_known_any_more() {
     let Some(both) = both() else { return };
-    // NOP and a jump back to it; then the same with a MOV of ten bytes between, the last of which another file has as
+    // NOP and a jump back to it; then the same with a MOV of ten bytes between, whose last byte another file has as
     // well.
     let old = Code::new("old", &padded(&[0x90, 0xeb, 0xfd]));
     let new = Code::new("new", &padded(&[0x90, 0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xeb, 0xf3]));
@@ -175,12 +175,12 @@ fn a_known_way_over_a_call_to_an_indirect_jump_ends_with_no_class() {
     let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
     let items = items(&decoders, DecoderKind::Blocks, Call::Forward, 6);
-    // Where it is decoded, it is the call's block that ends at the jump.
+    // If the code is decoded, the call's block ends at the jump.
     let classes: Vec<_> = items.iter().map(|(_, item)| (item[0], item[3] as u32)).collect();
     assert!(classes.len() > 3 && classes[2..4].iter().all(|&end| end == (BASE, 0)), "{classes:x?}");
 }
 
-/// The blocks of code at [`BASE`]: begin, end, number of instructions, class, flags and status of each.
+/// Returns the blocks of code at [`BASE`]: begin, end, number of instructions, class, flags and status of each.
 fn blocks(both: [&'static Library; 2], name: &str, code: &[u8], trace: &[u8], calls: usize) -> Vec<[u64; 6]> {
     let code = Code::new(name, &padded(code));
     let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(trace));

@@ -20,7 +20,7 @@ pub(crate) struct Packet {
     pub(crate) payload: [u64; 2],
 }
 
-/// `struct pt_config`, followed by room that only a newer caller's has.
+/// `struct pt_config`, followed by room that only a newer caller's structure has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
@@ -82,19 +82,19 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// Its size in the header.
+    /// The size in the header.
     pub(crate) const SIZE: usize = 64;
-    /// What no event is.
+    /// A value that no event has.
     pub(crate) const NONE: Self = Self { kind: -1, flags: 0x5555_5555, rest: [0x5555; 7], after: 0x5555 };
 }
 
-/// `struct pt_insn` or `struct pt_block`, and after either something that no call writes to.
+/// `struct pt_insn` or `struct pt_block`, followed by bytes that no call writes to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item(pub(crate) [u64; 8]);
 
 impl Item {
-    /// What neither is.
+    /// A value that neither has.
     pub(crate) const NONE: Self = Self([0x5555_5555_5555_5555; 8]);
 }
 
@@ -201,7 +201,7 @@ functions! {
 }
 
 functions! {
-    /// Functions that libipt has since 2.1, and those whose answers have become more then.
+    /// Functions that libipt has since 2.1, and those that have more answers since then.
     NewerLibrary,
     pt_evt_alloc_decoder: fn(*const Config) -> Handle;
     pt_evt_free_decoder: fn(Handle);
@@ -219,12 +219,12 @@ functions! {
     pt_pkt_next: fn(Handle, *mut Packet, usize) -> c_int;
 }
 
-/// Where cargo puts the library that it builds for this test.
+/// Returns the file of the library that cargo builds for this test.
 pub(crate) fn our_file() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libipt.so")
 }
 
-/// The releases with which ours is compared, where they are there, and ours.
+/// The releases with which ours is compared, if they are installed, and ours.
 struct Loaded {
     v2_0_5: Option<Library>,
     v2_1_2: Option<(Library, NewerLibrary)>,
@@ -232,7 +232,7 @@ struct Loaded {
     ours_newer: NewerLibrary,
 }
 
-/// Loads them all. Ours comes last: it has the same soname, by which the loader would find it again.
+/// Loads all libraries. Ours comes last: the loader would take it for the others, which have the same soname.
 fn loaded() -> &'static Loaded {
     static LOADED: OnceLock<Loaded> = OnceLock::new();
     LOADED.get_or_init(|| {
@@ -240,13 +240,13 @@ fn loaded() -> &'static Loaded {
         let keep = |library| -> &'static libloading::Library { Box::leak(Box::new(library)) };
         let v2_0_5 = V2_0_5.open().map(|library| Library::of(keep(library)));
         let v2_1_2 = V2_1_2.open().map(keep).map(|library| (Library::of(library), NewerLibrary::of(library)));
-        // SAFETY: it has no constructors and no destructors.
+        // SAFETY: the library has no constructors and no destructors.
         let ours = keep(unsafe { libloading::Library::new(our_file()) }.unwrap());
         Loaded { v2_0_5, v2_1_2, ours: Library::of(ours), ours_newer: NewerLibrary::of(ours) }
     })
 }
 
-/// 2.0.5, whose answers ours gives, and ours; `None` if that release is not there, and then a line says so.
+/// Returns 2.0.5, whose answers ours gives, and ours; prints a line and returns `None` if that release is not there.
 pub(crate) fn both() -> Option<[&'static Library; 2]> {
     let Loaded { v2_0_5, ours, .. } = loaded();
     let Some(theirs) = v2_0_5 else {
@@ -257,7 +257,7 @@ pub(crate) fn both() -> Option<[&'static Library; 2]> {
     Some([theirs, ours])
 }
 
-/// 2.1.2 and ours; `None` if that release is not there, and then a line says so.
+/// Returns 2.1.2 and ours; prints a line and returns `None` if that release is not there.
 pub(crate) fn both_newer() -> Option<[&'static NewerLibrary; 2]> {
     let Loaded { v2_1_2, ours_newer, .. } = loaded();
     let Some((_, theirs)) = v2_1_2 else {
@@ -268,7 +268,7 @@ pub(crate) fn both_newer() -> Option<[&'static NewerLibrary; 2]> {
     Some([theirs, ours_newer])
 }
 
-/// The same, with the functions that 2.0.5 has, too.
+/// Returns 2.1.2 and ours, with the functions that 2.0.5 has, too.
 pub(crate) fn both_with_2_1_2() -> Option<[&'static Library; 2]> {
     let Loaded { v2_1_2, ours, .. } = loaded();
     let Some((theirs, _)) = v2_1_2 else {

@@ -1,5 +1,5 @@
-//! The same calls to libipt 2.0.5 and to ours, and to 2.1.2 what is new in it: every returned value, structure and
-//! error must be equal.
+//! Makes the same calls to libipt 2.0.5 and to ours, and to 2.1.2 those that are new in it: every returned value,
+//! structure and error must be equal.
 
 #![expect(
     clippy::multiple_unsafe_ops_per_block,

@@ -7,7 +7,7 @@ use crate::{
 use fastrand::Rng;
 use std::{ffi::c_int, ptr};
 
-/// What a call left: which call, what it returned, the packet, and both offsets with their statuses.
+/// The result of a call: the call, its status, the packet, and both offsets with their statuses.
 type Answer = (Call, c_int, Packet, [(c_int, u64); 2]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ fn call(library: &Library, decoder: Handle, call: Call) -> Answer {
             Call::Set(offset) => (library.pt_pkt_sync_set)(decoder, offset),
         }
     };
-    // In a shorter structure libipt leaves what its stack held, where the packet has no field; after an error too.
+    // In a shorter structure libipt leaves stack contents where the packet has no field, also after an error.
     let written = match call {
         Call::Next(SIZE) if status >= 0 => packet,
         Call::Next(5..) if status >= 0 => Packet { payload: [0; 2], padding: [0; 3], ..packet },
@@ -57,7 +57,7 @@ fn call(library: &Library, decoder: Handle, call: Call) -> Answer {
     (call, status, written, offsets(library, decoder))
 }
 
-/// All packets from each PSB to the first error.
+/// Returns all packets from each PSB to the first error.
 fn compare_all(both: [&Library; 2], config: &Config) -> u64 {
     // SAFETY: the trace outlives the decoders.
     let decoders = both.map(|library| unsafe { (library.pt_pkt_alloc_decoder)(config) });
@@ -79,7 +79,7 @@ fn compare_all(both: [&Library; 2], config: &Config) -> u64 {
         }
     }
     for (library, decoder) in both.iter().zip(decoders) {
-        // SAFETY: it is not used any more.
+        // SAFETY: the decoder is not used afterwards.
         unsafe { (library.pt_pkt_free_decoder)(decoder) };
     }
     count
@@ -92,7 +92,7 @@ fn the_packets_of_recorded_traces_are_the_same() {
     assert!(packets > 5000, "{packets}");
 }
 
-/// Knows every packet that it is asked about. The second byte has the size, modulo eight, and says whether the packet
+/// Decodes every packet that it is asked about. The second byte has the size, modulo eight, and decides if the packet
 /// is refused.
 pub(crate) unsafe extern "C" fn unknown(
     packet: *mut [u64; 2],
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn unknown(
     // SAFETY: both libraries pass their own copy of the configuration.
     let end = unsafe { (*config).end };
     let next = at.wrapping_add(1);
-    // SAFETY: it is in the trace.
+    // SAFETY: the byte is in the trace.
     let value = if next < end { unsafe { *next } } else { 0 };
     // SAFETY: both libraries pass the structure's place.
     unsafe { (*packet)[1] = context.addr() as u64 };
@@ -122,7 +122,7 @@ fn each_call_on_a_damaged_trace_returns_the_same() {
         let mut rng = Rng::with_seed(seed);
         let trace = damage::damaged(&mut rng, &recorded);
         let mut config = Config::new(&trace);
-        // Each erratum has a bit of the first word; libipt's packet decoder looks at SKZ84's only.
+        // Each erratum has a bit of the first word; libipt's packet decoder checks only that of SKZ84.
         config.errata[0] = if rng.bool() { 0 } else { rng.u32(..1 << 10) };
         if rng.bool() {
             config.callback = Some(unknown);
@@ -145,7 +145,7 @@ fn each_call_on_a_damaged_trace_returns_the_same() {
             failed = theirs.1 < 0;
         }
         for (library, decoder) in both.iter().zip(decoders) {
-            // SAFETY: it is not used any more.
+            // SAFETY: the decoder is not used afterwards.
             unsafe { (library.pt_pkt_free_decoder)(decoder) };
         }
     }

@@ -19,12 +19,12 @@ enum Call {
     Branch,
     Target,
     Event(usize),
-    /// Without a place for the address.
+    /// A forward synchronisation without a place for the address.
     ForwardOnly,
 }
 
-/// The result of a call: what it returned and wrote. Then what the decoder says after it: both offsets, the time and
-/// the ratio, each with its status.
+/// The result of a call: the returned and written values, and the decoder's state afterwards: both offsets, the time
+/// and the ratio, each with its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answer {
     call: Call,
@@ -66,7 +66,7 @@ fn call(library: &Library, decoder: Handle, call: Call) -> Answer {
     Answer { call, status, ip, taken, event, offsets, time, ratio }
 }
 
-/// Knows every packet that it is asked about. Without a size both libraries would ask again for ever.
+/// Decodes every packet that it is asked about. With size 0 both libraries would ask again forever.
 pub(crate) unsafe extern "C" fn unknown(
     packet: *mut [u64; 2],
     config: *const Config,
@@ -80,8 +80,8 @@ pub(crate) unsafe extern "C" fn unknown(
     }
 }
 
-/// What somebody calls who does not know the code: events when they are said to be there, otherwise either kind of
-/// branch, and the other one if that does not fit.
+/// Returns the next call of a caller that does not know the code: an event if one is announced, otherwise either kind
+/// of branch, and the other kind if that fails.
 fn likely(last: &Answer, rng: &mut Rng) -> Call {
     match (last.call, last.status) {
         (_, 0..) if last.status & 1 != 0 => Call::Event(Event::SIZE),
@@ -93,7 +93,7 @@ fn likely(last: &Answer, rng: &mut Rng) -> Call {
     }
 }
 
-/// The time's parameters of a processor, or none.
+/// Returns the time's parameters of a processor, or none.
 pub(crate) fn with_clocks(config: Config, rng: &mut Rng) -> Config {
     let some = |rng: &mut Rng, most: u32| if rng.u8(..4) == 0 { 0 } else { rng.u32(..=most) };
     Config {
@@ -104,7 +104,7 @@ pub(crate) fn with_clocks(config: Config, rng: &mut Rng) -> Config {
     }
 }
 
-/// All answers from each PSB to the first error.
+/// Returns all answers from each PSB to the first error.
 fn compare_all(both: [&Library; 2], config: &Config, seed: u64) -> u64 {
     let mut rng = Rng::with_seed(seed);
     // SAFETY: the trace outlives the decoders.
@@ -120,7 +120,7 @@ fn compare_all(both: [&Library; 2], config: &Config, seed: u64) -> u64 {
         next = likely(&theirs, &mut rng);
     }
     for (library, decoder) in both.iter().zip(decoders) {
-        // SAFETY: it is not used any more.
+        // SAFETY: the decoder is not used afterwards.
         unsafe { (library.pt_qry_free_decoder)(decoder) };
     }
     count
@@ -176,12 +176,12 @@ fn each_query_of_a_damaged_trace_has_the_same_answer() {
             last = Some(theirs);
         }
         for (library, decoder) in both.iter().zip(decoders) {
-            // SAFETY: it is not used any more.
+            // SAFETY: the decoder is not used afterwards.
             unsafe { (library.pt_qry_free_decoder)(decoder) };
         }
     }
     println!("{} calls, events {events:?}", damage::count() * 300);
-    // Ticks are made by decoders of instructions.
+    // Only instruction and block decoders make ticks.
     for (kind, &count) in events.iter().enumerate() {
         assert_eq!(count > 0, kind != 17, "{kind}: {events:?}");
     }
@@ -197,7 +197,7 @@ fn a_search_backward_in_a_run_of_psbs_cut_off_at_the_end_ends() {
             // SAFETY: the trace outlives the decoder.
             let decoder = unsafe { (ours.pt_qry_alloc_decoder)(&raw const config) };
             assert_eq!(call(ours, decoder, Call::Backward).status, -7);
-            // SAFETY: it is not used any more.
+            // SAFETY: the decoder is not used afterwards.
             unsafe { (ours.pt_qry_free_decoder)(decoder) };
         }
     }
@@ -211,7 +211,7 @@ fn an_address_or_structure_of_nowhere_is_refused_in_the_same_way() {
     let nothing: Handle = null_mut();
     let (mut word, mut taken, mut lost, mut event) = (0, 0, 0, Event::NONE);
     let [theirs, ours] = both.map(|library| {
-        // SAFETY: null is allowed everywhere but for what is passed to decoders that are alive.
+        // SAFETY: null is allowed for all arguments but those of live decoders.
         unsafe {
             let mut answers: Vec<c_int> = vec![
                 c_int::from((library.pt_qry_alloc_decoder)(ptr::null()).is_null()),

@@ -1,4 +1,4 @@
-//! Rules of libipt that damaged traces seldom meet: each by a trace that was made for it.
+//! Rules of libipt that damaged traces seldom exercise, each with its own trace.
 
 use crate::{
     flow::{Call, DecoderKind, Decoders, likely},
@@ -25,7 +25,7 @@ const RETURN_WITHOUT_CALL: i32 = -20;
 
 /// The flag of an event that has no address.
 const SUPPRESSED: u32 = 1;
-/// The flag of an event that only says what holds at a PSB.
+/// The flag of an event that only gives the state at a PSB.
 const STATUS: u32 = 1 << 1;
 
 const OVF: [u8; 2] = [0x02, 0xf3];
@@ -34,7 +34,7 @@ fn tsc(time: u8) -> Vec<u8> {
     vec![0x19, time, 0, 0, 0, 0, 0, 0]
 }
 
-/// A packet with the two lower bytes of an address.
+/// Returns a packet with the two lower bytes of an address.
 fn ip(packet: u8, address: u64) -> Vec<u8> {
     [vec![0x20 | packet], (address as u16).to_le_bytes().to_vec()].concat()
 }
@@ -46,13 +46,13 @@ const FUP: u8 = 0x1d;
 /// A TIP.PGD without an address.
 const TIP_PGD: u8 = 0x01;
 
-/// An event: kind, time, the first word after what all kinds have, and whether it has no address.
+/// An event: kind, time, the first word after the fields of all kinds, and true if it has no address.
 type Event = (i32, u64, u64, bool);
 
-/// What both libraries give, which must be equal.
+/// The results of both libraries, which must be equal.
 #[derive(Default)]
 struct Given {
-    /// Addresses of the first and of the last instruction, and how many there are.
+    /// Addresses of the first and the last instruction, and the number of instructions.
     items: Vec<[u64; 3]>,
     events: Vec<Event>,
     statuses: Vec<i32>,
@@ -85,7 +85,7 @@ fn given(decoders: &Decoders, kind: DecoderKind) -> Given {
     given
 }
 
-/// The events of a trace that goes over NOPs.
+/// Returns the events of a trace that goes over NOPs.
 fn events(name: &str, errata: u32, rest: &[Vec<u8>]) -> Option<Vec<Event>> {
     let both = both()?;
     let code = Code::new(name, &padded(&[]));

@@ -49,7 +49,7 @@ fn c_name(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// An offset, a size or a limit around the sizes of the files and of pages.
+/// Returns an offset, a size or a limit around the sizes of the files and of pages.
 fn number(rng: &mut Rng) -> u64 {
     match rng.u8(..8) {
         0 => u64::MAX - rng.u64(..3),
@@ -59,19 +59,19 @@ fn number(rng: &mut Rng) -> u64 {
     }
 }
 
-/// An address near others.
+/// Returns an address near others.
 fn address(rng: &mut Rng) -> u64 {
     0x1000 * rng.u64(..4) + 0x80 * rng.u64(..3)
 }
 
-/// An address space, as long as its first word says, or none at all.
+/// Returns an address space, as long as its first word says, or none at all.
 fn asid(rng: &mut Rng) -> Option<[u64; 3]> {
     let mut word = || if rng.bool() { u64::MAX } else { rng.u64(1..3) };
     let (cr3, vmcs) = (word(), word());
     rng.bool().then(|| [[8, 16, 24, 24, 32][rng.usize(..5)], cr3, vmcs])
 }
 
-/// What a call returned, and what it wrote.
+/// The status of a call, and the bytes that it wrote.
 type Answer = (c_int, Vec<u8>);
 
 /// Reads into a buffer of zeros.
@@ -118,7 +118,7 @@ fn a_cache_gives_the_same_identifiers_and_bytes() {
             bytes += if which > 2 { theirs.0.max(0) } else { 0 };
         }
         for (library, cache) in both.iter().zip(caches) {
-            // SAFETY: it is not used any more.
+            // SAFETY: the cache is not used afterwards.
             unsafe { (library.pt_iscache_free)(cache) };
         }
     }
@@ -128,7 +128,7 @@ fn a_cache_gives_the_same_identifiers_and_bytes() {
 #[test]
 fn a_file_that_has_changed_is_seen_when_its_mapping_is_not_kept_any_more() {
     let Some(both) = both() else { return };
-    // A mapping begins with its page, so what is before the section counts too.
+    // A mapping begins at a page, so bytes before the section count too.
     let rows = [(0, 0), (0, 0x7ff), (0, 0x800), (0, u64::MAX), (0x80, 0x87f), (0x80, 0x880)];
     for (offset, limit) in rows {
         let files = Files::new(&format!("changed-{offset:x}-{limit:x}"));
@@ -158,13 +158,13 @@ fn a_file_that_has_changed_is_seen_when_its_mapping_is_not_kept_any_more() {
             let mut file = OpenOptions::new().append(true).open(files.0.join(size.to_string())).unwrap();
             file.write_all(b"more").unwrap();
         }
-        // The last one was used last, and is kept if there is room for any.
+        // The last one was used most recently, and is kept if there is room for any.
         assert_eq!(read_all()[3], if limit < 0x800 + offset { -17 } else { 16 });
         // SAFETY: the cache is alive.
         on_each(&|library, cache| unsafe { ((library.pt_iscache_set_limit)(cache, 0), vec![]) });
         assert_eq!(read_all(), [-17; 4]);
         for (library, cache) in both.iter().zip(caches) {
-            // SAFETY: it is not used any more.
+            // SAFETY: the cache is not used afterwards.
             unsafe { (library.pt_iscache_free)(cache) };
         }
     }
@@ -214,7 +214,7 @@ fn an_image_hides_and_removes_the_same_number_of_sections() {
                 // SAFETY: the image is alive.
                 unsafe { (library.pt_image_free)(image[index]) };
             }
-            // SAFETY: it is not used any more.
+            // SAFETY: the cache is not used afterwards.
             unsafe { (library.pt_iscache_free)(caches[index]) };
         }
     }
@@ -228,7 +228,7 @@ fn names_are_copied_and_null_is_refused() {
     let (file, nothing) = (files.1[0].as_ptr(), null_mut());
     let [theirs, ours] = both.map(|library| {
         let mut name = CString::new("name").unwrap().into_bytes_with_nul();
-        // SAFETY: the name is a string; null is allowed everywhere but for what is alive.
+        // SAFETY: the name is a string; null is allowed for all arguments but those that are live objects.
         unsafe {
             let text = |name: *const c_char| (!name.is_null()).then(|| CStr::from_ptr(name).to_owned());
             let cache = (library.pt_iscache_alloc)(name.as_ptr().cast());

@@ -1,7 +1,7 @@
 //! libipt's own tests with our library: its tools pttc, ptdump and ptxed are built from its sources, and its script
 //! runs them on each of its files.
 //!
-//! `cargo xtask test` gets the sources. A test that fails with libipt's own library as well says nothing about ours.
+//! `cargo xtask test` gets the sources. A test that also fails with libipt's own library does not count.
 
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs one release")]
 #[path = "../../../lab/harness/src/libipt/release.rs"]
@@ -23,8 +23,8 @@ use std::{
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
 const SOURCES: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../libipt-sources");
 
-/// The definitions that CMake would make. ptxed reads no ELF files here. Of newer sources it knows an option whose flag
-/// 2.0.5's header lacks; the tests of that option then fail with libipt's own library as well.
+/// The definitions that CMake would make. ptxed reads no ELF files here. With newer sources it has an option whose flag
+/// 2.0.5's header lacks; the tests of that option also fail with libipt's own library.
 const DEFINED: [&str; 7] = [
     "-D_POSIX_C_SOURCE=200809L",
     "-DPT_VERSION_MAJOR=2",
@@ -37,7 +37,7 @@ const DEFINED: [&str; 7] = [
 
 const COMMON: [&str; 2] = ["libipt/src/pt_cpu.c", "libipt/src/posix/pt_cpuid.c"];
 
-/// The tools, and their files in addition.
+/// The tools, with their additional files.
 const TOOLS: [(&str, &[&str]); 3] = [
     ("ptdump", &["ptdump/src/ptdump.c", "libipt/src/pt_last_ip.c", "libipt/src/pt_time.c"]),
     (
@@ -56,10 +56,10 @@ const TOOLS: [(&str, &[&str]); 3] = [
     ("ptxed", &["ptxed/src/ptxed.c", "libipt/src/pt_ild.c"]),
 ];
 
-/// Both decoders that ptxed has.
+/// Both decoders of ptxed.
 const DECODERS: [&str; 2] = ["--insn-decoder", "--block-decoder"];
 
-/// The tools, and where they find our library.
+/// The tools, and the folder of our library.
 struct Suite {
     folder: PathBuf,
     sources: PathBuf,
@@ -74,7 +74,7 @@ fn is_there(program: &str) -> bool {
 }
 
 impl Suite {
-    /// Builds the tools. `None`: something that they need is missing; then a line says so.
+    /// Builds the tools. If a requirement is missing, prints a line and returns `None`.
     fn new() -> Option<Self> {
         let Ok(sources) = Path::new(SOURCES).canonicalize() else {
             println!("skipped: the sources of libipt are not in target/libipt-sources");
@@ -118,7 +118,7 @@ impl Suite {
         assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The files with tests.
+    /// Returns the files with tests.
     fn files(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.sources.join("test/src")).unwrap().map(|entry| entry.unwrap().path());
         let mut files: Vec<_> =

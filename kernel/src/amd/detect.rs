@@ -1,4 +1,4 @@
-//! What CPUID reports about an AMD processor.
+//! The capabilities of an AMD processor, as CPUID reports them.
 
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::Missing;
@@ -19,13 +19,13 @@ pub struct AmdCapabilities {
     /// The number of counters of a core: 0 before family 6, then 4; 6 with [`AmdCapabilities::extended_counters`]; or
     /// `CPUID.8000_0022H:EBX[3:0]`.
     pub counters: u8,
-    /// The counters are at `C001_0200`, and an event select has 12 bits: `CPUID.8000_0001H:ECX[23]`.
+    /// Counters at `C001_0200`, with event selects of 12 bits: `CPUID.8000_0001H:ECX[23]`.
     pub extended_counters: bool,
-    /// There are registers for global control and status: `CPUID.8000_0022H:EAX[0]`.
+    /// Registers for global control and status: `CPUID.8000_0022H:EAX[0]`.
     pub perfmon_v2: bool,
     /// The number of branches that LBR version 2 keeps: `EBX[9:4]`; 0 without it: `CPUID.8000_0022H:EAX[1]`.
     pub lbr_v2: u8,
-    /// A PMI can freeze LBR v2: `CPUID.8000_0022H:EAX[2]`.
+    /// True if a PMI can freeze LBR v2: `CPUID.8000_0022H:EAX[2]`.
     pub lbr_freeze: bool,
     /// The number of bits of a linear address: `CPUID.8000_0008H:EAX[15:8]`, or 48 if that is not enumerated.
     pub linear_address_bits: u8,
@@ -38,7 +38,7 @@ impl AmdCapabilities {
     ///
     /// # Errors
     ///
-    /// The processor is neither AMD's nor Hygon's, which builds AMD's processors.
+    /// The processor is neither from AMD nor from Hygon, whose processors have AMD's design.
     pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
         let id = CpuId::with_cpuid_reader(cpuid.clone());
         let vendor = id.get_vendor_info();
@@ -80,7 +80,7 @@ impl AmdCapabilities {
         })
     }
 
-    /// Returns the processor's description that decodes IBS samples.
+    /// Returns the processor's description for decoding IBS samples.
     pub(crate) fn ibs_part(&self) -> Option<Part> {
         self.ibs.map(|caps| Part { family: self.family, model: self.model, caps })
     }

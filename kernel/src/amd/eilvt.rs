@@ -37,8 +37,8 @@ pub unsafe trait ExtendedLvt {
     /// # Safety
     ///
     /// The entry must exist, because other registers follow the last one. The entry must be masked, or deliver an
-    /// interrupt that the kernel handles as an interrupt: with an exception's vector, a handler would run that expects
-    /// an exception's frame.
+    /// interrupt that the kernel handles as an interrupt: an exception's vector would run a handler that expects an
+    /// exception's frame.
     unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection>;
 }
 
@@ -68,7 +68,7 @@ impl LvtEntry {
 ///
 /// # Errors
 ///
-/// The entry does not exist, or another owner uses it for something else.
+/// The entry does not exist, or another owner uses it for another purpose.
 pub(super) fn route(apic: &mut impl ExtendedLvt, n: u8) -> Result<(), EilvtError> {
     let count = apic.count()?;
     if n >= count {
@@ -102,7 +102,7 @@ pub(super) fn free(apic: &mut impl ExtendedLvt) -> Result<u8, EilvtError> {
     Err(EilvtError::NoneFree { count })
 }
 
-/// Why an interrupt is not routed.
+/// The reason why an interrupt is not routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EilvtError {
     /// The local APIC does not have this many entries.
@@ -112,11 +112,11 @@ pub enum EilvtError {
         /// The number of entries.
         count: u8,
     },
-    /// Another owner uses the entry for something else.
+    /// Another owner uses the entry for another purpose.
     InUse {
         /// The entry's number.
         n: u8,
-        /// Its value.
+        /// The entry's value.
         entry: LvtEntry,
     },
     /// All entries are used.

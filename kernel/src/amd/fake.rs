@@ -9,7 +9,7 @@ use crate::msr::{GeneralProtection, Msr};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What CPUID reports.
+/// The CPUID values of a processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     pub(crate) family: u32,
@@ -125,7 +125,7 @@ impl Machine {
         self.state.borrow_mut().msr.fault_in(accesses);
     }
 
-    /// From now on, writes are ignored and reads return 0.
+    /// Makes writes without effect and reads return 0 from now on.
     pub(crate) fn kill(&self) {
         let mut state = self.state.borrow_mut();
         state.msr = FakeMsr::new();
@@ -148,7 +148,7 @@ impl Machine {
         self.state.borrow().table.clone()
     }
 
-    /// The northbridges' F3x1CC.
+    /// Sets F3x1CC of each northbridge.
     pub(crate) fn set_nodes(&self, nodes: &[u32]) {
         self.state.borrow_mut().nodes = nodes.to_vec();
     }
@@ -157,7 +157,7 @@ impl Machine {
         self.state.borrow().nodes.clone()
     }
 
-    /// Fills the count of the fetch unit: the unit samples if it runs and has no sample. Returns whether it did.
+    /// Completes the count of the fetch unit, which then samples if it runs and has no sample. Returns whether it did.
     pub(crate) fn fetch(&self, status: u64, linear: u64, physical: u64) -> bool {
         let ctl = self.get(FETCH_CTL);
         let runs = ctl & FETCH_EN != 0 && ctl & 0xffff != 0 && self.get(FETCH_CTL2) & 1 == 0;
@@ -171,7 +171,7 @@ impl Machine {
         true
     }
 
-    /// Fills the count of the op unit, like [`Machine::fetch`], with random low bits in its count.
+    /// Completes the count of the op unit, like [`Machine::fetch`], with random low bits in its count.
     pub(crate) fn op(&self, rip: u64, data: u64, random: u64) -> bool {
         let ctl = self.get(OP_CTL);
         let runs = ctl & OP_EN != 0 && ctl & 0x7f0_ffff != 0 && self.get(OP_CTL2) & 1 == 0;
@@ -185,7 +185,7 @@ impl Machine {
         true
     }
 
-    /// Erratum 420: an op completes that was tagged before the unit stopped.
+    /// Completes an op that was tagged before the unit stopped (erratum 420).
     pub(crate) fn late_op(&self) {
         self.set(OP_CTL, self.get(OP_CTL) | OP_VAL);
         self.state.borrow_mut().nmis += 1;

@@ -17,7 +17,7 @@ pub unsafe trait Northbridge {
 
 /// Vendor and device of the northbridge of family 10h, function 3.
 const FAM10H: u32 = 0x1203_1022;
-/// IBS Control Register: bits 3:0 the entry; bit 8 marks them as valid.
+/// IBS Control Register: bits 3:0 are the entry; bit 8 marks them as valid.
 ///
 /// Source: BKDG 31116, "F3x1CC IBS Control Register".
 const IBS_CONTROL: u16 = 0x1cc;

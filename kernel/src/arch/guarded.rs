@@ -18,9 +18,9 @@ use core::marker::PhantomData;
 ///   NMI that was pending then arrives at once, and if NMIs use a stack of the interrupt stack table, it overwrites the
 ///   frame of the first NMI. [`Fixup::resume`] returns without IRET.
 /// - **A stack of the interrupt stack table** for #GP: such a stack always starts at its top. A #GP raised in the NMI
-///   handler, while another #GP (or an exception with the same stack) is being handled, overwrites that one's frame.
-///   Without such a stack, #GP is handled on the stack of the code that raised it, below its stack pointer; these
-///   accesses use no red zone.
+///   handler, while another #GP (or an exception with the same stack) is being handled, overwrites the frame of the
+///   earlier one. Without such a stack, #GP is handled on the stack of the code that raised it, below its stack
+///   pointer; these accesses use no red zone.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Handling Multiple NMIs" and "Interrupt Stack Table".
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl GuardedMsr {
     }
 }
 
-/// Returns how the #GP handler can continue if one of this module's accesses faulted at `rip`; `None` if not.
+/// Returns the way to continue for the #GP handler if one of this module's accesses faulted at `rip`; `None` if not.
 ///
 /// ```no_run
 /// use pugmark_kernel::arch::{Interrupted, fixup};
@@ -84,16 +84,17 @@ pub struct Interrupted {
 }
 
 impl Fixup {
-    /// Ends the #GP handler and continues where the access reports the fault, without IRET: NMIs stay blocked if they
-    /// are.
+    /// Ends the #GP handler and continues where the access reports the fault, without IRET: NMIs that are blocked stay
+    /// blocked.
     ///
-    /// It does not return, and values owned by the handler's stack frames are never dropped. Do not use it with
-    /// supervisor shadow stacks: the handler's shadow stack would stay in use.
+    /// The function does not return, and values owned by the handler's stack frames are never dropped. Do not use it
+    /// with supervisor shadow stacks: the handler's shadow stack would stay in use.
     ///
     /// # Safety
     ///
-    /// `interrupted` is the state that the #GP of this fix-up interrupted. Nothing of the handler is needed any more,
-    /// its entry stub has changed no other callee-saved state (such as GS or MXCSR), and the processor is at CPL 0.
+    /// `interrupted` is the state that the #GP of this fix-up interrupted. No state of the handler is needed
+    /// afterwards, its entry stub has changed no other callee-saved state (such as GS or MXCSR), and the processor is
+    /// at CPL 0.
     pub unsafe fn resume(self, interrupted: &Interrupted) -> ! {
         // SAFETY: by the caller's promise these are the registers at the access, and the function continues at its end.
         unsafe { pugmark_msr_resume(interrupted) }
@@ -143,7 +144,7 @@ impl GuardedXsaves {
     ///
     /// # Safety
     ///
-    /// That of [`GuardedMsr::new`]. CR0.TS is 0 wherever the driver runs, or the instructions raise #NM.
+    /// As for [`GuardedMsr::new`]. CR0.TS must be 0 wherever the driver runs, or the instructions raise #NM.
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self(PhantomData)
@@ -276,7 +277,7 @@ mod tests {
         assert!(fixup(xrstors - 1).is_none() && fixup(xrstors + 4).is_none());
     }
 
-    /// A program in user mode may not execute either instruction; its operating system turns the #GP into a signal.
+    /// Runs both instructions in user mode, where the operating system turns their #GP into a signal.
     #[test]
     fn an_access_that_faults_reports_it_and_keeps_the_registers() {
         extern "C" fn general_protection(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {

@@ -1,4 +1,4 @@
-//! How recorded data leaves the driver: a [`Sink`] receives bytes in place, and gaps where something is missing.
+//! Draining recorded data: a [`Sink`] receives bytes in place, and gaps where something is missing.
 
 mod relay;
 
@@ -6,19 +6,19 @@ pub use relay::{Relay, RelayReader, RelayWriter};
 
 use crate::loss::Gap;
 
-/// Receives a trace while it runs.
+/// A receiver of a trace while it runs.
 ///
 /// The methods are called in the PMI handler with the trace off: they must neither wait nor allocate. If a call panics
-/// and that unwinds, what it was given is offered again, and the trace is off until the driver is used the next time
-/// ([`Abandoned::NotResumed`](crate::pmi::Abandoned::NotResumed)). The bytes are in
-/// the buffer itself and can be decoded in place or copied. They are complete in memory for this processor. Another
-/// processor may read them, or a copy, once it has seen a value that was published after the call: the driver executes
-/// a full fence before it. A [`Relay`] does that.
+/// and unwinds, its data is offered again, and the trace is off until the next use of the driver
+/// ([`Abandoned::NotResumed`](crate::pmi::Abandoned::NotResumed)). The bytes are in the buffer itself and can be
+/// decoded in place or copied. They are complete in memory for this processor. Another processor may read them, or a
+/// copy, once it has seen a value that was published after the call, as with a [`Relay`]: the driver executes a full
+/// fence before the call.
 pub trait Sink {
     /// Receives the next bytes, in the order in which they were traced. A packet may continue in the next call.
     ///
-    /// Returns how many bytes, from the first, are no longer needed: the processor traces into their memory again. The
-    /// rest stay in the buffer and are offered again. A number above `bytes.len()` means all bytes.
+    /// Returns the number of bytes, from the first, that are no longer needed: the processor traces into their memory
+    /// again. The rest stay in the buffer and are offered again. A number above `bytes.len()` means all bytes.
     fn bytes(&mut self, bytes: &[u8]) -> usize;
 
     /// Reports that something is missing before the next bytes.
@@ -52,7 +52,7 @@ impl Sink for KeepAll {
     }
 }
 
-/// A part of what was recorded.
+/// A part of the recorded data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunk<'a> {
     /// Bytes that directly follow the bytes before them, unless a gap is between the two.

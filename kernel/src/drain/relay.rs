@@ -9,10 +9,10 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A ring between the processor that is traced and another one that decodes, stores or sends the trace.
 ///
-/// The writer is a [`Sink`] for the PMI handler. It copies bytes into the ring and publishes how far it came; the
-/// reader publishes how far it has read. Neither waits for the other. What finds no room stays in the trace's own
-/// buffer and is offered again, so a reader that is too slow loses nothing by itself: in the end the trace's buffer is
-/// full, and that loss is told as a [`Gap`], which passes through the ring in its place.
+/// The writer is a [`Sink`] for the PMI handler. It copies bytes into the ring and publishes its position; the reader
+/// publishes its own. Neither waits for the other. Bytes without room stay in the trace's own buffer and are offered
+/// again, so a slow reader alone loses nothing. Only a full trace buffer loses data, which is told as a [`Gap`] that
+/// passes through the ring in its place.
 ///
 /// ```
 /// use pugmark_kernel::drain::{KeepAll, Relay, Sink};
@@ -48,22 +48,22 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Relay<'m> {
     memory: SharedBytes,
-    /// The memory stays borrowed.
+    /// The borrow of the memory.
     borrowed: PhantomData<&'m mut [u8]>,
-    /// How many bytes were written and read. The byte with number `n` is at `n % memory.len()`.
+    /// The numbers of bytes written and read. The byte with number `n` is at `n % memory.len()`.
     head: AtomicU64,
     tail: AtomicU64,
     gaps: [RelayedGap; GAPS],
-    /// How many gaps were written and read.
+    /// The numbers of gaps written and read.
     gap_head: AtomicU64,
     gap_tail: AtomicU64,
 }
 
-// SAFETY: bytes from `tail` to `head` are only read, and by the one reader; the others are touched by the one writer
-// alone. Both numbers are published after the accesses that they end.
+// SAFETY: only the one reader accesses bytes from `tail` to `head`, and only reads them; only the one writer accesses
+// the others. Each number is published after the accesses that it ends.
 unsafe impl Sync for Relay<'_> {}
 
-// SAFETY: it has the only borrow of the memory, and bytes have no thread.
+// SAFETY: the relay has the only borrow of the memory, and bytes are `Send`.
 unsafe impl Send for Relay<'_> {}
 
 /// The number of gaps that fit in.
@@ -121,11 +121,11 @@ pub struct RelayWriter<'r>(Ends<'r>);
 pub struct RelayReader<'r>(Ends<'r>);
 
 impl RelayWriter<'_> {
-    /// Returns how many bytes have room.
+    /// Returns the free room in bytes.
     #[must_use]
     pub fn room(&self) -> u64 {
         let relay = self.0.relay;
-        // What the reader has read is free once it has said so.
+        // Bytes are free once the reader has published that it has read them.
         let used = relay.head.load(Ordering::Relaxed) - relay.tail.load(Ordering::Acquire);
         relay.memory.len() as u64 - used
     }
@@ -174,10 +174,11 @@ impl Sink for RelayWriter<'_> {
 }
 
 impl RelayReader<'_> {
-    /// Hands what has come so far to a sink. What the sink does not take stays. Returns whether it has taken all.
+    /// Hands everything that has come so far to a sink. The rest that the sink does not take stays. Returns whether it
+    /// has taken all.
     pub fn drain_to(&mut self, sink: &mut (impl Sink + ?Sized)) -> bool {
         let relay = self.0.relay;
-        // The head first: each gap before it is then visible.
+        // Load the head first: each gap before it is then visible.
         let head = relay.head.load(Ordering::Acquire);
         let gaps = relay.gap_head.load(Ordering::Acquire);
         loop {
@@ -209,7 +210,7 @@ impl RelayReader<'_> {
         }
     }
 
-    /// Returns how many bytes have come and were not read.
+    /// Returns the number of bytes that have come and were not read.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let relay = self.0.relay;
@@ -238,7 +239,7 @@ impl RelayedGap {
 mod tests {
     use super::*;
 
-    /// Takes at most `room` bytes, and numbers what it sees: bytes as they are, gaps as themselves.
+    /// A sink that takes at most `room` bytes, and keeps bytes and gaps.
     #[derive(Default)]
     struct Seen(Vec<Result<u8, Gap>>, Option<usize>);
 

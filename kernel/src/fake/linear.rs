@@ -8,7 +8,7 @@ use std::rc::Rc;
 use x86_64::structures::paging::PageTableFlags;
 use x86_64::{PhysAddr, VirtAddr};
 
-/// What a test does to the mapping of a page; the arguments are address space, address, and the mapping.
+/// A test's change to the mapping of a page; the arguments are address space, address, and the mapping.
 type Spoil = Box<dyn Fn(usize, u64, &mut Option<LinearPage>)>;
 
 /// Memory from linear address [`FakeLinear::BASE`] on, allocated once, mapped in two address spaces. It panics if a
@@ -61,7 +61,7 @@ impl FakeLinear {
         self.0.live.borrow().len()
     }
 
-    /// Lets allocated blocks stay allocated without a panic.
+    /// Allows blocks to stay allocated without a panic.
     pub(crate) fn forget(&self) {
         self.0.live.borrow_mut().clear();
     }

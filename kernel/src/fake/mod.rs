@@ -21,7 +21,7 @@ pub(crate) struct FakeMsr {
     values: BTreeMap<u32, u64>,
     pub(crate) writes: Vec<(u32, u64)>,
     pub(crate) reads: Vec<u32>,
-    /// Writes are ignored and reads return 0.
+    /// True if writes are ignored and reads return 0.
     pub(crate) dead: bool,
     /// The number of the access that faults.
     pub(crate) fault_at: Option<usize>,
@@ -41,7 +41,7 @@ impl FakeMsr {
         self.values.insert(address, value);
     }
 
-    /// The access after this many more accesses faults.
+    /// Makes the access after this many more accesses fault.
     pub(crate) fn fault_in(&mut self, accesses: usize) {
         self.fault_at = Some(self.accesses + accesses);
     }
@@ -195,7 +195,7 @@ impl FakePages {
 
 impl Drop for FakePages {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new` like this, and the fake's blocks are not used any more.
+        // SAFETY: allocated by `new` like this, and the fake's blocks are no longer used.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.size)) };
     }
 }

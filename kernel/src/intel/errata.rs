@@ -1,5 +1,5 @@
-//! Properties that only the processor's model shows: errata, and restrictions that CPUID does not enumerate, as far as
-//! they matter to this driver.
+//! Properties that only the processor's model shows: the errata, and the restrictions not enumerated by CPUID, that
+//! matter to this driver.
 
 use bitflags::bitflags;
 
@@ -18,16 +18,16 @@ bitflags! {
         /// Source: SDM vol. 3, Intel Processor Trace, "Model Specific Capability Restrictions". Its list has the client
         /// and server parts of Broadwell and the first parts of Skylake. The later parts with Skylake's core (55H, 66H,
         /// 8EH, 9EH, A5H, A6H) are not in it. Linux treats 55H, 8EH, 9EH, A5H and A6H alike. It allows PT together with
-        /// LBR on none of these, and not on 66H either, which it does not name (arch/x86/events/intel/core.c,
-        /// `intel_pmu_init`: `lbr_pt_coexist` is set for Goldmont, Ice Lake and their successors). This driver does the
-        /// same: where it refuses the combination, no loss can go unnoticed.
+        /// LBR on none of these, nor on 66H, which it does not name (arch/x86/events/intel/core.c, `intel_pmu_init`:
+        /// `lbr_pt_coexist` is set for Goldmont, Ice Lake and their successors). This driver does the same: refusing
+        /// the combination rules out an unnoticed loss.
         const TRACE_EXCLUDES_BRANCH_RECORDS = 1 << 2;
         /// Core 2 of 65 nm: samples of the wrong privilege level (AJ67, AR63), a PMI that comes an event late (AJ68,
         /// AR64), a status bit that may stay 0 (AJ69), and last branches that are not frozen (AJ106). Linux does not
         /// sample there (`intel_clovertown_quirk`).
         const PEBS_IS_UNRELIABLE = 1 << 3;
-        /// Nehalem and Westmere: MSR_LBR_SELECT leaves calls and returns out together with jumps, which bits 6 and 7
-        /// of later processors do not do.
+        /// Nehalem and Westmere: bits 6 and 7 of MSR_LBR_SELECT leave calls and returns out together with jumps; on
+        /// later processors they leave out jumps alone.
         ///
         /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Last
         /// Branch, Interrupt, and Exception Recording for Processors based on Intel Microarchitecture code name Sandy

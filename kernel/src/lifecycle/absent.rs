@@ -5,7 +5,7 @@ use super::{InUse, NotBacked};
 use crate::msr::{GeneralProtection, MiscEnable};
 use core::fmt;
 
-/// Why the driver cannot use a unit.
+/// The reason why the driver cannot use a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// The processor does not have the unit, or has one that this driver does not know.
@@ -15,10 +15,10 @@ pub enum Absent {
     NothingToStore {
         /// IA32_MISC_ENABLE as read.
         misc_enable: MiscEnable,
-        /// Why there is no PEBS.
+        /// The reason why there is no PEBS.
         pebs: Missing,
     },
-    /// Another owner uses it.
+    /// Another owner uses the unit.
     InUse(InUse),
     /// The processor announces the unit, but a register does not keep the value written to it.
     NotBacked(NotBacked),
@@ -76,12 +76,12 @@ impl fmt::Display for Absent {
 
 impl core::error::Error for Absent {}
 
-/// What a processor lacks, or has in a form that this driver does not know.
+/// The capability that a processor lacks, or has in a form that this driver does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// `CPUID.0` does not say GenuineIntel.
     Intel,
-    /// `CPUID.0` names neither AMD nor Hygon, which builds AMD's processors.
+    /// `CPUID.0` names neither AMD nor Hygon, whose processors have AMD's design.
     Amd,
     /// CPUID has no leaf 14H.
     ProcessorTraceLeaf {
@@ -107,7 +107,7 @@ pub enum Missing {
     PerformanceMonitoring,
     /// The processor has the PEBS of family 0FH (NetBurst), whose counters and event tagging differ.
     NetBurstPebs,
-    /// `CPUID.1:ECX[15]` (PDCM) is 0: nothing says which format PEBS records have.
+    /// `CPUID.1:ECX[15]` (PDCM) is 0: the format of PEBS records is unknown.
     PerfCapabilities,
     /// The fields of the DS area and of PEBS records have 4 bytes: there is no DTES64, and IA-32e mode is not active.
     WideRecords,
@@ -118,7 +118,7 @@ pub enum Missing {
     },
     /// `IA32_PERF_CAPABILITIES[11:8]` names a format of PEBS records that is not known.
     PebsFormat {
-        /// Its number.
+        /// The format's number.
         number: u8,
     },
     /// PEBS does not work on this model, because of errata: Core 2 of 65 nm.
@@ -132,7 +132,7 @@ pub enum Missing {
     PebsMicrocode {
         /// The revision.
         revision: u32,
-        /// The first revision with which it works; [`u32::MAX`] if none is known.
+        /// The first revision with which PEBS works; [`u32::MAX`] if none is known.
         needed: u32,
     },
     /// `IA32_PERF_CAPABILITIES[16]` is 0: PEBS records cannot go into a trace.
@@ -148,7 +148,7 @@ pub enum Missing {
     },
     /// `IA32_PERF_CAPABILITIES[5:0]` names a format of last branch records that is not known.
     LastBranchFormat {
-        /// Its number.
+        /// The format's number.
         number: u8,
     },
     /// `CPUID.1CH:EAX[7:0]` names no depth of last branch records.
@@ -157,7 +157,7 @@ pub enum Missing {
     Ibs,
     /// The family has no performance counters, or CPUID reports zero of them.
     Counters,
-    /// CPUID announces neither LBR version 2, nor branch sampling on a family where this driver knows it.
+    /// CPUID announces neither LBR version 2, nor branch sampling on a family for which this driver knows it.
     BranchRecorder,
 }
 

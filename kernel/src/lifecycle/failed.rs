@@ -4,7 +4,7 @@ use super::{InUse, NotBacked, Recording, Running};
 use crate::msr::GeneralProtection;
 use core::fmt;
 
-/// Why nothing is recorded. `R` is the unit's own type of reasons to refuse a configuration or memory.
+/// The reason why nothing is recorded. `R` is the unit's own type of reasons to refuse a configuration or memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError<R> {
     /// The processor does not support the configuration, or not with this memory.
@@ -44,7 +44,7 @@ impl<R: core::error::Error> core::error::Error for StartError<R> {}
 
 /// A recording that did not start.
 ///
-/// It returns the unit and the memory, which makes it large. Where they are not wanted, `?` turns it into its
+/// The error returns the unit and the memory, which makes it large. If they are not needed, `?` converts it to its
 /// [`StartError`] and drops them.
 #[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
 pub enum NotStarted<S: Recording> {
@@ -54,14 +54,14 @@ pub enum NotStarted<S: Recording> {
         unit: S::Unit,
         /// The memory; `()` if the unit records into registers.
         memory: S::Memory,
-        /// What was wrong.
+        /// The reason.
         error: StartError<S::Refusal>,
     },
     /// The unit may be on, and halting it raised #GP: the memory cannot be returned.
     Stuck {
         /// The recording, which may be running. [`Running::stop`] tries again to stop it.
         running: Running<S>,
-        /// What made the start fail.
+        /// The reason for the failed start.
         error: StartError<S::Refusal>,
         /// The access by which the stop failed.
         fault: GeneralProtection,
@@ -69,7 +69,7 @@ pub enum NotStarted<S: Recording> {
 }
 
 impl<S: Recording> NotStarted<S> {
-    /// Returns what made the start fail.
+    /// Returns the reason for the failed start.
     #[must_use]
     pub const fn error(&self) -> StartError<S::Refusal> {
         match self {
@@ -78,8 +78,8 @@ impl<S: Recording> NotStarted<S> {
     }
 }
 
-/// Keeps the reason alone. The unit and the memory are dropped; a unit that could not be halted is halted first, and
-/// where that fails again its memory stays with the processor.
+/// Keeps the reason alone. The unit and the memory are dropped; a unit that could not be halted is halted first, and if
+/// that fails again, its memory is never freed.
 impl<S: Recording> From<NotStarted<S>> for StartError<S::Refusal> {
     fn from(failed: NotStarted<S>) -> Self {
         failed.error()
@@ -110,7 +110,8 @@ impl<S: Recording<Refusal: core::error::Error>> core::error::Error for NotStarte
 
 /// A recording that did not stop: an access raised #GP.
 ///
-/// It returns the recording, which makes it large. Where that is not wanted, `?` turns it into the fault and drops it.
+/// The error returns the recording, which makes it large. If it is not needed, `?` converts the error to the fault and
+/// drops the recording.
 pub struct StopFailed<S: Recording> {
     /// The recording. Another [`Running::stop`] tries again.
     pub running: Running<S>,
@@ -119,7 +120,7 @@ pub struct StopFailed<S: Recording> {
 }
 
 impl<S: Recording> StopFailed<S> {
-    /// Halts the unit, discards what was recorded and returns the unit and the memory.
+    /// Halts the unit, discards the recorded data and returns the unit and the memory.
     ///
     /// # Errors
     ///
@@ -133,8 +134,8 @@ impl<S: Recording> StopFailed<S> {
     }
 }
 
-/// Keeps the fault alone. The recording is dropped: that halts it once more, and where it fails again the memory stays
-/// with the processor.
+/// Keeps the fault alone. The recording is dropped: this halts it once more, and if that fails again, the memory is
+/// never freed.
 impl<S: Recording> From<StopFailed<S>> for GeneralProtection {
     fn from(failed: StopFailed<S>) -> Self {
         failed.fault

@@ -34,7 +34,7 @@ pub enum InUse {
     Counter {
         /// The counter.
         counter: Counter,
-        /// IA32_PERFEVTSELx, IA32_FIXED_CTR_CTRL, or IA32_PERF_GLOBAL_INUSE if no register of the counter says so.
+        /// IA32_PERFEVTSELx, IA32_FIXED_CTR_CTRL, or IA32_PERF_GLOBAL_INUSE if no register of the counter shows it.
         control: u64,
     },
     /// All of AMD's performance counters are used.

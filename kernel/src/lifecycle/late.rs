@@ -2,7 +2,7 @@
 
 use crate::pmi::Handler;
 
-/// What a stop returns if NMIs of the unit may still be on their way. The handler must know of them; otherwise the
+/// The result of a stop if in-flight NMIs of the unit may still arrive. The handler must know of them; otherwise the
 /// kernel treats them as NMIs of another cause.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "NMIs may still come: `LateNmis::expect` tells the handler"]
@@ -16,7 +16,7 @@ impl<T> LateNmis<T> {
         Self { nmis, stopped }
     }
 
-    /// Tells the handler how many NMIs may still arrive, and returns what the stop returned.
+    /// Tells the handler the number of NMIs that may still arrive, and returns the stop's result.
     pub fn expect(self, handler: &mut Handler) -> T {
         handler.expect_late(self.nmis);
         self.stopped

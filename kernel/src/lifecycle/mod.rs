@@ -1,4 +1,4 @@
-//! How a unit is started, halted, served in a PMI handler and stopped: the code that all units share.
+//! The start, halt, service in a PMI handler and stop of a unit: code that all units share.
 //!
 //! ```text
 //!               start                          stop

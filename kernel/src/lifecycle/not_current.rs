@@ -1,15 +1,15 @@
-//! The error of a read of registers that do not show what ran last.
+//! The error of reading registers whose branches are not the last ones.
 
 use crate::loss::Gap;
 use crate::msr::GeneralProtection;
 use core::fmt;
 
-/// Why the last branches of a processor are not given.
+/// The reason why the last branches of a processor are not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotCurrent<'a, B> {
-    /// The records were off before this call, and whatever ran meanwhile is in none of them.
+    /// The records were off before this call, so branches since then are missing.
     Outdated {
-        /// Why they were off: [`Gap::TurnedOff`], [`Gap::Excluded`] or [`Gap::Abandoned`].
+        /// The reason why they were off: [`Gap::TurnedOff`], [`Gap::Excluded`] or [`Gap::Abandoned`].
         why: Gap,
         /// The last branches before that, the newest first.
         before: &'a [B],

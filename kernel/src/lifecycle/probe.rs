@@ -1,4 +1,4 @@
-//! A test whether a register that the processor announces really exists.
+//! A test that a register that the processor announces really exists.
 
 use super::Absent;
 use crate::msr::{Msr, RegisterAt, RegisterValue, TypedMsr};
@@ -38,9 +38,9 @@ pub(crate) unsafe fn probe<R: RegisterValue>(
 pub struct NotBacked {
     /// The register.
     pub address: u32,
-    /// What was written to it.
+    /// The value written to the register.
     pub written: u64,
-    /// What was read from it.
+    /// The value read from the register.
     pub read: u64,
 }
 

@@ -9,19 +9,19 @@ use core::mem::{ManuallyDrop, take};
 /// A unit with the memory that it records into.
 ///
 /// Only this crate implements it, and only this crate calls its methods, the steps of a start and a stop: a session
-/// that claims to be halted and is not would let memory be used while the processor writes to it.
+/// that falsely claims to be halted would let memory be used while the processor writes to it.
 pub trait Recording: Sealed + Sized {
     /// The unit, off.
     type Unit;
     /// The memory that the unit records into; `()` if it records into registers.
     type Memory;
-    /// What a stop returns.
+    /// The result of a stop.
     type Stopped;
-    /// Why a configuration or a buffer can be refused.
+    /// The reasons to refuse a configuration or a buffer.
     type Refusal: Copy;
 
-    /// Whether the processor writes to memory of this session. If so, the memory is never freed while the unit cannot
-    /// be halted.
+    /// True if the processor writes to memory of this session. Such memory is never freed while the unit cannot be
+    /// halted.
     #[doc(hidden)]
     const WRITES_MEMORY: bool;
 
@@ -29,12 +29,12 @@ pub trait Recording: Sealed + Sized {
     ///
     /// # Errors
     ///
-    /// Another owner uses it, or the processor refuses. The unit may be on.
+    /// Another owner uses the unit, or the processor refuses. The unit may be on.
     #[doc(hidden)]
     fn begin(&mut self) -> Result<(), StartError<Self::Refusal>>;
 
-    /// Halts what [`Recording::begin`] or a resume started: from now on nothing is written to memory. May be called
-    /// when the unit is already halted.
+    /// Halts the recording that [`Recording::begin`] or a resume started: from now on nothing is written to memory. May
+    /// be called when the unit is already halted.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ pub trait Recording: Sealed + Sized {
     #[doc(hidden)]
     fn halt(&mut self) -> Result<(), GeneralProtection>;
 
-    /// Reads the end of what was recorded.
+    /// Reads the end of the recorded data.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ pub trait Recording: Sealed + Sized {
         Ok(())
     }
 
-    /// Restores the registers that the session uses besides the one that halts it.
+    /// Restores the session's registers besides the one that halts it.
     ///
     /// # Errors
     ///
@@ -70,12 +70,12 @@ pub trait Recording: Sealed + Sized {
     #[doc(hidden)]
     fn into_stopped(self) -> Self::Stopped;
 
-    /// Returns the unit and the memory and discards what was recorded. The session was halted and left.
+    /// Returns the unit and the memory, and discards the recorded data. The session was halted and left.
     #[doc(hidden)]
     fn into_parts(self) -> (Self::Unit, Self::Memory);
 }
 
-/// What only this crate can implement.
+/// A trait that only this crate can implement.
 pub trait Sealed {}
 
 /// The proof that a unit is halted: the processor writes nothing to memory until the unit is resumed.
@@ -107,7 +107,7 @@ impl Halted {
 /// ([`Slot`](crate::slot::Slot)).
 pub struct Running<S: Recording> {
     session: ManuallyDrop<S>,
-    /// A call has begun that halts the unit, and has neither resumed it nor noted why it stays off.
+    /// True if a call that halts the unit has begun, and has neither resumed the unit nor noted why it stays off.
     unsettled: bool,
 }
 
@@ -128,14 +128,13 @@ impl<S: Recording> Running<S> {
 
     /// Stops the recording for good.
     ///
-    /// A PMI that was on its way, or that the stop itself requests, arrives afterwards. The
-    /// [`Slot`](crate::slot::Slot), or a [`Handler`](crate::pmi::Handler) called without sources, claims it and unmasks
-    /// the LVT entry.
+    /// An in-flight PMI, or one that the stop itself requests, arrives afterwards. The [`Slot`](crate::slot::Slot), or
+    /// a [`Handler`](crate::pmi::Handler) called without sources, claims it and unmasks the LVT entry.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. Either the unit still runs, or it is halted but the end of what it recorded could not be
-    /// read or one of its registers could not be restored. The caller can try again.
+    /// An access raised #GP. Either the unit still runs, or it is halted but the end of its data could not be read or
+    /// one of its registers could not be restored. The caller can try again.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn stop(mut self) -> Result<S::Stopped, StopFailed<S>> {
         self.settle();
@@ -184,15 +183,15 @@ impl<S: Recording> Running<S> {
 
     pub(super) fn into_session(self) -> S {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once; `this` is neither used nor dropped any more.
+        // SAFETY: taken once; `this` is neither used nor dropped afterwards.
         unsafe { ManuallyDrop::take(&mut this.session) }
     }
 }
 
 /// A call that may halt a unit.
 ///
-/// Dropped between [`Call::begin`] and [`Call::end`], as by a panic in a sink, it notes that the unit stays off. Where
-/// it is forgotten, the next call notes that.
+/// If it is dropped between [`Call::begin`] and [`Call::end`], as by a panic in a sink, it notes that the unit stays
+/// off. If it is forgotten, the next call notes that.
 pub(super) struct Call<'a, S: Recording>(&'a mut Running<S>);
 
 impl<'a, S: Recording> Call<'a, S> {
@@ -236,7 +235,7 @@ impl<S: Recording> Drop for Running<S> {
     fn drop(&mut self) {
         // While the processor may write to the memory, nothing else may have it.
         if self.halt_and_leave().is_ok() || !S::WRITES_MEMORY {
-            // SAFETY: dropped once, and not used any more.
+            // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.session) };
         }
     }

@@ -5,21 +5,21 @@ use super::{Halted, Recording, Running};
 use crate::msr::GeneralProtection;
 use crate::pmi::{Abandoned, PmiSource, Requests, Route};
 
-/// How a session is served in a PMI handler, with sinks of the type `K` that receive what it has recorded.
+/// Service of a session in a PMI handler, with sinks of the type `K` that receive the recorded data.
 ///
 /// The methods are called in the order in which [`PmiSource`] lists them.
 pub(crate) trait Serve<K>: Recording {
-    /// As [`PmiSource::status`].
+    /// Returns the status bits: as [`PmiSource::status`].
     fn status(&self) -> Requests {
         Requests::NONE
     }
 
-    /// As [`PmiSource::route`].
+    /// Returns the route: as [`PmiSource::route`].
     fn route(&self) -> Route {
         Route::Counters
     }
 
-    /// As [`PmiSource::asks`].
+    /// Returns whether there is a request: as [`PmiSource::asks`].
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ pub(crate) trait Serve<K>: Recording {
         Ok(false)
     }
 
-    /// As [`PmiSource::may_ask`].
+    /// Returns whether there may be a request: as [`PmiSource::may_ask`].
     ///
     /// # Errors
     ///
@@ -37,29 +37,29 @@ pub(crate) trait Serve<K>: Recording {
         self.asks()
     }
 
-    /// As [`PmiSource::service`].
+    /// Serves the session: as [`PmiSource::service`].
     ///
     /// # Errors
     ///
     /// An access raised #GP.
     fn serve(&mut self, seen: Requests, sinks: &mut K, halted: &Halted) -> Result<bool, GeneralProtection>;
 
-    /// As [`PmiSource::resume`].
+    /// Resumes the session: as [`PmiSource::resume`].
     ///
     /// # Errors
     ///
     /// An access raised #GP.
     fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection>;
 
-    /// As [`PmiSource::late_requests`].
+    /// Returns the number of late requests: as [`PmiSource::late_requests`].
     fn late_requests(&self) -> u8 {
         0
     }
 }
 
-/// A recording unit in a PMI handler, with the sinks that receive what it has recorded.
+/// A recording unit in a PMI handler, with the sinks that receive the recorded data.
 ///
-/// Dropped while the unit is halted, it notes that the unit stays off.
+/// If it is dropped while the unit is halted, it notes that the unit stays off.
 #[derive(Debug)]
 pub(crate) struct Source<'a, S: Recording, K> {
     call: Call<'a, S>,
@@ -73,8 +73,9 @@ impl<'a, S: Serve<K>, K> Source<'a, S, K> {
         Self { call: Call::new(running), sinks, halted: None }
     }
 
-    /// Returns the proof that the unit is halted. A handler has called [`PmiSource::quiesce`] before; other callers of
-    /// this safe trait may not have, and then the unit is halted here: memory is never read or armed while it records.
+    /// Returns the proof that the unit is halted. A handler has called [`PmiSource::quiesce`] before. For other callers
+    /// of this safe trait, which may not have, the unit is halted here: its memory must not be read or armed while it
+    /// records.
     fn take_halted(&mut self) -> Result<Halted, GeneralProtection> {
         self.call.begin();
         match self.halted.take() {

@@ -1,4 +1,4 @@
-//! Tests of the lifecycle with a session that logs its steps, and whose steps fail where a test requests it.
+//! Tests of the lifecycle with a session that logs its steps, and whose steps fail if a test requests it.
 
 use super::*;
 use crate::msr::{GeneralProtection, MiscEnable};
@@ -12,7 +12,7 @@ const FAULT: GeneralProtection = GeneralProtection { address: 0x570, written: No
 struct Log(Rc<RefCell<(Vec<&'static str>, Vec<&'static str>)>>);
 
 impl Log {
-    /// Steps with these names fail, each once.
+    /// Makes steps with these names fail, each once.
     fn failing(steps: &[&'static str]) -> Self {
         let log = Self::default();
         log.0.borrow_mut().1.extend(steps);
@@ -31,13 +31,13 @@ impl Log {
         }
     }
 
-    /// The steps since the last call.
+    /// Returns the steps since the last call.
     fn steps(&self) -> String {
         core::mem::take(&mut self.0.borrow_mut().0).join(" ")
     }
 }
 
-/// Logs that it is freed.
+/// Memory that logs when it is freed.
 struct SessionMemory(Log);
 
 impl Drop for SessionMemory {
@@ -104,7 +104,7 @@ fn start<const WRITES: bool>(log: &Log) -> Result<Running<Session<WRITES>>, NotS
 
 #[test]
 fn a_start_gives_back_what_lets_itself_be_halted() {
-    // (steps that fail, steps, whether it is stuck, steps of the drop)
+    // (steps that fail, steps, it is stuck, steps of the drop)
     let table = [
         (vec!["begin"], "begin halt leave", false, "free"),
         (vec!["begin", "halt"], "begin halt", true, "halt leave free"),
@@ -144,7 +144,7 @@ fn a_question_mark_keeps_the_reason_and_drops_the_rest_after_it_is_halted() {
 
 #[test]
 fn a_drop_halts_and_memory_stays_with_a_processor_that_may_write_to_it() {
-    // (the step that fails, steps where the processor writes to memory, steps where it does not)
+    // (step that fails, steps if the processor writes to memory, steps if it does not)
     let table = [
         ("", "halt leave free", "halt leave free"),
         ("halt", "halt", "halt free"),
@@ -240,7 +240,7 @@ fn a_unit_whose_source_ends_without_a_resume_is_told_that_it_stays_off() {
         used(&mut source);
         drop(source);
         assert_eq!(log.steps(), steps);
-        // The next use finds what a forgotten one has left.
+        // The next use finds the state that a forgotten one has left.
         let mut source = Source::new(&mut running, ());
         used(&mut source);
         core::mem::forget(source);

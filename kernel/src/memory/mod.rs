@@ -2,20 +2,20 @@
 //!
 //! # Memory that the processor writes
 //!
-//! Packets, records and the fields of the DS save area are written by the processor, which no compiler sees. The rule
-//! for all of it, here and in [`intel::ds`](crate::intel::ds):
+//! The processor writes packets, records and the fields of the DS save area, which no compiler sees. The rules for all
+//! such memory, here and in [`intel::ds`](crate::intel::ds):
 //!
 //! - Such memory is reached through raw pointers. A reference to a part of it lasts only while the unit is halted and
 //!   the session is borrowed; only `Halted` lets the driver make one.
-//! - What is read while the unit records (an index, a threshold) is read volatile, and so is what this code wrote
-//!   before and asks for again (guard bytes). What the processor reads (ToPA entries, fields) is written volatile.
+//! - Reads are volatile for values that are read while the unit records (an index, a threshold) and for those that this
+//!   code wrote before (guard bytes). Writes of values that the processor reads (ToPA entries, fields) are volatile.
 //! - **After the write that halts the unit comes a full fence, and then the first read.** Clearing TraceEn flushes the
 //!   packets that the processor has buffered, but a store, fence or serializing instruction may be needed until they
-//!   are globally observed. The halt executes the fence also where the unit was found off.
+//!   are globally observed. The halt executes the fence also if the unit was found off.
 //! - **Before the write that starts the unit comes a full fence**: tables, fields and cleared memory are written before
 //!   the processor reads them.
 //! - WRMSR is a barrier to the compiler in both implementations of [`arch`](crate::arch) (it may access memory); RDMSR
-//!   is not, and no order between it and memory is relied on without a fence.
+//!   is none, and without a fence nothing relies on an order between it and memory accesses.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Disabling Packet Generation"; Debug, Branch Profile, TSC, "BTS and DS
 //! Save Area".
@@ -26,7 +26,7 @@ use core::ptr::NonNull;
 pub(crate) use shared::SharedBytes;
 pub use x86_64::PhysAddr;
 
-/// Allocates memory that the processor writes to, and maps it for the driver.
+/// An allocator of memory that the processor writes to, mapped for the driver.
 ///
 /// # Safety
 ///
@@ -34,9 +34,9 @@ pub use x86_64::PhysAddr;
 ///   alignment and below the requested limit.
 /// - [`Frames::pointer`] must return a mapping of the whole block, readable and writable, that stays valid until the
 ///   block is freed. Its memory type must be write-back.
-/// - A block belongs to whoever has its address until it is freed, and not to the value that allocated it: it stays as
-///   it is if that value is moved, dropped or forgotten. Where a unit cannot be halted, the driver forgets the value
-///   and its blocks, because the processor may still write to them.
+/// - A block belongs to the holder of its address until it is freed, and not to the value that allocated it: moving,
+///   dropping or forgetting that value does not affect the block. If a unit cannot be halted, the driver forgets the
+///   value and its blocks, because the processor may still write to them.
 pub unsafe trait Frames {
     /// Allocates contiguous physical memory, or returns `None` if there is none.
     fn allocate(&self, request: Request) -> Option<PhysAddr>;
@@ -49,7 +49,7 @@ pub unsafe trait Frames {
     /// software nor the processor may use the block.
     unsafe fn free(&self, address: PhysAddr, request: Request);
 
-    /// Returns where the block at `address` is mapped; [`Frames::allocate`] returned that address.
+    /// Returns the mapping of the block at `address`, which [`Frames::allocate`] returned.
     fn pointer(&self, address: PhysAddr) -> NonNull<u8>;
 }
 
@@ -69,7 +69,7 @@ unsafe impl<F: Frames> Frames for &F {
     }
 }
 
-/// What a block of physical memory must satisfy.
+/// The requirements on a block of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Size in bytes; a multiple of 4 KiB.

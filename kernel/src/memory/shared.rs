@@ -1,12 +1,12 @@
-//! Memory that somebody else writes too.
+//! Memory that has other writers, too.
 
 use core::ptr::NonNull;
 
 /// Bytes that the processor's tracing hardware, or code on another processor, also accesses.
 ///
-/// Such memory is never behind a reference of its own: a `&mut [u8]` promises that nobody else touches it, a `&[u8]`
-/// that nobody writes. This is a pointer to all of the bytes; a part of them has no narrower pointer. A reference lasts
-/// only as long as [`SharedBytes::slice`] is promised that nobody writes.
+/// Such memory is never behind a long-lived reference: a `&mut [u8]` promises that nobody else accesses it, a `&[u8]`
+/// that nobody writes. The pointer here is valid for all of the bytes, even if the value is a part of them. A reference
+/// lasts only as long as the caller of [`SharedBytes::slice`] promises that nobody writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBytes {
     start: NonNull<u8>,
@@ -42,19 +42,19 @@ impl SharedBytes {
     ///
     /// # Panics
     ///
-    /// There are more bytes than here.
+    /// There are more bytes than the memory has.
     ///
     /// # Safety
     ///
     /// Nobody else accesses these bytes meanwhile, and no slice of them is in use.
     pub(crate) unsafe fn write(self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "{:#x} bytes of {:#x}", bytes.len(), self.len);
-        // SAFETY: within the allocation. A reference to other bytes does not overlap with these, because the caller
-        // promises that there is none to these.
+        // SAFETY: within the allocation. The caller promises that no reference to these bytes exists, so `bytes` does
+        // not overlap with them.
         unsafe { self.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Returns the first byte, which the processor may have written since this code wrote it.
+    /// Returns the first byte, which the processor may have overwritten.
     ///
     /// # Panics
     ///
@@ -73,7 +73,7 @@ impl SharedBytes {
     ///
     /// # Panics
     ///
-    /// There are fewer bytes.
+    /// The memory has fewer bytes.
     ///
     /// # Safety
     ///
@@ -88,7 +88,7 @@ impl SharedBytes {
     ///
     /// # Panics
     ///
-    /// There are fewer bytes.
+    /// The memory has fewer bytes.
     ///
     /// # Safety
     ///
@@ -122,12 +122,12 @@ mod tests {
 
     #[test]
     fn no_access_goes_beyond_the_end() {
-        // (what it does to four bytes, whether it is within them)
+        // (access to four bytes, it is within them)
         type Access = fn(SharedBytes);
         let table: [(Access, bool); 8] = [
             (|four| _ = four.from(4), true),
             (|four| _ = four.from(5), false),
-            // SAFETY: nothing else accesses the array; that the access is too long is what is tested.
+            // SAFETY: nothing else accesses the array; the test checks that an access too long panics.
             (|four| unsafe { four.from(1).write(&[0; 3]) }, true),
             // SAFETY: as above.
             (|four| unsafe { four.from(1).write(&[0; 4]) }, false),

@@ -49,12 +49,12 @@ bitflags! {
 }
 
 impl PerfCapabilities {
-    /// LBR_FMT.
+    /// Returns LBR_FMT.
     pub(crate) const fn lbr_format(self) -> u8 {
         (self.bits() & Self::LBR_FMT.bits()) as u8
     }
 
-    /// PEBS_REC_FMT.
+    /// Returns PEBS_REC_FMT.
     pub(crate) const fn pebs_format(self) -> u8 {
         ((self.bits() & Self::PEBS_REC_FMT.bits()) >> 8) as u8
     }
@@ -77,7 +77,7 @@ pub(crate) struct GlobalInUse(pub u64);
 pub(crate) struct BiosSignId(pub u64);
 
 impl BiosSignId {
-    /// The revision: bits 63:32; 0 if no update is loaded.
+    /// Returns the revision: bits 63:32; 0 if no update is loaded.
     pub(crate) const fn revision(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -97,7 +97,7 @@ bitflags! {
 pub(crate) struct FixedCtrCtrl(pub u64);
 
 impl FixedCtrCtrl {
-    /// The number of counters that it has fields for: bit 32 + 4n exists for the first eight.
+    /// The number of counters for which the register has all fields: bit 32 + 4n exists for the first eight.
     pub(crate) const COUNTERS: u8 = 8;
 
     /// Returns the fields of counter `n` with the values that make it count; `n` is below [`FixedCtrCtrl::COUNTERS`].
@@ -144,7 +144,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// IA32_PERFEVTSELx (`0x186` + x): what general-purpose counter x counts.
+    /// IA32_PERFEVTSELx (`0x186` + x): the event that general-purpose counter x counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Ia32PerfEvtSel: u64 {
         /// Event select.
@@ -161,7 +161,7 @@ bitflags! {
         const INT = 1 << 20;
         /// ANY: counts both threads. Not for a counter that samples.
         const ANY = 1 << 21;
-        /// EN: it counts.
+        /// EN: the counter counts.
         const EN = 1 << 22;
         /// INV: inverts the comparison of CMASK. Not for a counter that samples.
         const INV = 1 << 23;
@@ -200,8 +200,8 @@ pub(crate) const fn fixed_counter(counter: u8) -> RegisterAt {
     RegisterAt::new(0x309 + counter as u32)
 }
 
-/// Returns the address of MSR_RELOAD_PMCx: what IA32_PMCx is set to after a record that went to Intel PT. Exists with
-/// [`PerfCapabilities::PEBS_OUTPUT_PT_AVAIL`]. Source: Linux, `arch/x86/include/asm/msr-index.h`.
+/// Returns the address of MSR_RELOAD_PMCx: the value loaded into IA32_PMCx after a record that went to Intel PT. Exists
+/// with [`PerfCapabilities::PEBS_OUTPUT_PT_AVAIL`]. Source: Linux, `arch/x86/include/asm/msr-index.h`.
 pub(crate) const fn reload_pmc(counter: u8) -> RegisterAt {
     RegisterAt::new(0x14c1 + counter as u32)
 }

@@ -1,4 +1,4 @@
-//! The registers that select which last branches are recorded.
+//! The registers that select the last branches to record.
 
 use bitflags::bitflags;
 

@@ -72,7 +72,7 @@ pub(crate) use vmx::VmxMisc;
 ///
 /// An implementation must read and write the registers of one logical processor, the same one in all calls: the driver
 /// frees memory after it has cleared TraceEn through this trait. Access to a register that does not exist must return
-/// [`GeneralProtection`] or read as zero; it must not access anything else.
+/// [`GeneralProtection`] or read as zero, and access nothing else.
 pub unsafe trait Msr {
     /// Reads a register (RDMSR).
     ///
@@ -86,7 +86,7 @@ pub unsafe trait Msr {
     /// # Safety
     ///
     /// `value` must not make the processor write to memory that it was not given for that purpose, and must not change
-    /// what the surrounding kernel relies on.
+    /// state that the surrounding kernel relies on.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use super::{Register, RegisterValue};
 use bitflags::bitflags;
 
 bitflags! {
-    /// IA32_PERF_GLOBAL_STATUS (`0x38e`): which units requested a PMI. Read only.
+    /// IA32_PERF_GLOBAL_STATUS (`0x38e`): the units that requested a PMI. Read only.
     ///
     /// Scope: logical processor. Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring
     /// Version 4"; vol. 4, "IA-32 Architectural MSRs".

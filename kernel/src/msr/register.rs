@@ -1,4 +1,4 @@
-//! Registers as types: what a register's value means, and where it is.
+//! Registers as types, with the meaning of their values and their addresses.
 
 use super::{GeneralProtection, Msr};
 use core::{fmt, marker::PhantomData};
@@ -32,7 +32,8 @@ pub(crate) trait Register: RegisterValue {
     const AT: RegisterAt<Self> = RegisterAt::new(Self::ADDRESS);
 }
 
-/// The address of a register: of one of several, such as a counter's, or of one that is elsewhere on other processors.
+/// The address of a register that is one of several, such as a counter's, or that has other addresses on other
+/// processors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegisterAt<R = u64> {
     address: u32,
@@ -67,7 +68,7 @@ pub(crate) trait TypedMsr: Msr {
     ///
     /// # Errors
     ///
-    /// Those of [`Msr::rdmsr`].
+    /// As for [`Msr::rdmsr`].
     fn read<R: Register>(&mut self) -> Result<R, GeneralProtection> {
         self.read_at(R::AT)
     }
@@ -76,7 +77,7 @@ pub(crate) trait TypedMsr: Msr {
     ///
     /// # Errors
     ///
-    /// Those of [`Msr::rdmsr`].
+    /// As for [`Msr::rdmsr`].
     fn read_at<R: RegisterValue>(&mut self, register: RegisterAt<R>) -> Result<R, GeneralProtection> {
         Ok(R::from_bits(self.rdmsr(register.address)?))
     }
@@ -85,11 +86,11 @@ pub(crate) trait TypedMsr: Msr {
     ///
     /// # Safety
     ///
-    /// That of [`Msr::wrmsr`].
+    /// As for [`Msr::wrmsr`].
     ///
     /// # Errors
     ///
-    /// Those of [`Msr::wrmsr`].
+    /// As for [`Msr::wrmsr`].
     unsafe fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
         // SAFETY: the caller promises this.
         unsafe { self.write_at(R::AT, value) }
@@ -99,11 +100,11 @@ pub(crate) trait TypedMsr: Msr {
     ///
     /// # Safety
     ///
-    /// That of [`Msr::wrmsr`].
+    /// As for [`Msr::wrmsr`].
     ///
     /// # Errors
     ///
-    /// Those of [`Msr::wrmsr`].
+    /// As for [`Msr::wrmsr`].
     unsafe fn write_at<R: RegisterValue>(
         &mut self,
         register: RegisterAt<R>,
@@ -117,11 +118,11 @@ pub(crate) trait TypedMsr: Msr {
     ///
     /// # Safety
     ///
-    /// That of [`Msr::wrmsr`], for the written value.
+    /// As for [`Msr::wrmsr`], for the written value.
     ///
     /// # Errors
     ///
-    /// Those of [`Msr::wrmsr`], for either access.
+    /// As for [`Msr::wrmsr`], for either access.
     unsafe fn change<R: Register>(&mut self, change: impl FnOnce(R) -> R) -> Result<(), GeneralProtection> {
         let changed = change(self.read()?);
         // SAFETY: the caller promises this.
@@ -132,11 +133,11 @@ pub(crate) trait TypedMsr: Msr {
     ///
     /// # Safety
     ///
-    /// That of [`Msr::wrmsr`], for the written value.
+    /// As for [`Msr::wrmsr`], for the written value.
     ///
     /// # Errors
     ///
-    /// Those of [`Msr::wrmsr`], for either access.
+    /// As for [`Msr::wrmsr`], for either access.
     unsafe fn change_bits<R: RegisterValue>(
         &mut self,
         register: RegisterAt<R>,

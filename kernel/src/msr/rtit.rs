@@ -7,7 +7,7 @@ use super::{GeneralProtection, Msr, RegisterAt, TypedMsr};
 use bitflags::bitflags;
 
 bitflags! {
-    /// IA32_RTIT_CTL (`0x570`): what the unit traces and where the packets go.
+    /// IA32_RTIT_CTL (`0x570`): the packets that the unit generates, its filters and its output.
     ///
     /// While `TRACE_EN` is set, a write must clear it or leave the value unchanged; any other write is #GP(0). Setting
     /// a bit whose capability is not enumerated is #GP(0), too. Reset: 0. Source: "IA32_RTIT_CTL MSR".
@@ -136,7 +136,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// IA32_XSS (`0xda0`): which supervisor state components XSAVES saves. Only read here.
+    /// IA32_XSS (`0xda0`): the supervisor state components that XSAVES saves. Only read here.
     ///
     /// Source: SDM vol. 1, Managing State Using the XSAVE Feature Set, "Enabling the XSAVE Feature Set and
     /// XSAVE-Enabled Features".
@@ -205,13 +205,13 @@ impl OutputMaskPtrs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cr3Match(pub u64);
 
-/// IA32_RTIT_ADDRn_A (`0x580 + 2n`): the first linear address of range `n`; canonical.
-/// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
+/// Returns IA32_RTIT_ADDRn_A (`0x580 + 2n`): the first linear address of range `n`; canonical. Source:
+/// "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
 pub(crate) const fn addr_a(n: u32) -> RegisterAt {
     RegisterAt::new(0x580 + 2 * n)
 }
 
-/// IA32_RTIT_ADDRn_B (`0x581 + 2n`): the last linear address of range `n`; canonical. Source: as [`addr_a`].
+/// Returns IA32_RTIT_ADDRn_B (`0x581 + 2n`): the last linear address of range `n`; canonical. Source: as [`addr_a`].
 pub(crate) const fn addr_b(n: u32) -> RegisterAt {
     RegisterAt::new(0x581 + 2 * n)
 }

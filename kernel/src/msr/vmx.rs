@@ -1,4 +1,4 @@
-//! IA32_VMX_MISC, reduced to what concerns the trace.
+//! IA32_VMX_MISC, reduced to the bit that concerns the trace.
 
 use bitflags::bitflags;
 

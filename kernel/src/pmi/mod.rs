@@ -17,35 +17,36 @@ use serve::quiesce;
 /// [`Handler::handle_at`]. The kernel's own code comes on top: the frame that the processor pushes, the registers that
 /// the stub saves, the kernel's sink.
 ///
-/// The value is a bound for every unit and every sink of this crate, which a test holds: it serves interrupts on a
-/// painted stack, and decodes the decoder's scenarios and damaged copies of them to packets, answers, instructions,
-/// blocks, edges and spans, in optimised code and in code that is not optimised at all (debug assertions stand for that
-/// here), which has a place for each temporary value. A kernel that has less than the 16 KiB compiles the two crates
-/// with `opt-level = 1`, by `[profile.dev.package.NAME]`: then they take about as much as optimised code.
+/// The value is a bound for every unit and every sink of this crate. A test on a painted stack checks it: it serves
+/// interrupts, and decodes the decoder's scenarios and damaged copies of them to packets, answers, instructions,
+/// blocks, edges and spans, in optimised code and in unoptimised code (assumed here if debug assertions are on), which
+/// has a stack slot for each temporary value. A kernel with less than 16 KiB compiles the two crates with
+/// `opt-level = 1`, by `[profile.dev.package.NAME]`: then they need about as much as optimised code.
 pub const HANDLER_STACK: usize = if cfg!(debug_assertions) { 16 << 10 } else { 8 << 10 };
 
 /// The PMI handler of one logical processor.
 ///
-/// It belongs to the processor and not to a trace: the kernel also calls it, without sources, while nothing is traced.
-/// A PMI that was on its way when a trace stopped has masked the LVT entry, and only the handler unmasks it.
+/// The handler belongs to the processor and not to a trace: the kernel also calls it, without sources, while nothing is
+/// traced. A PMI in flight when a trace stopped has masked the LVT entry, and only the handler unmasks it.
 #[derive(Debug)]
 pub struct Handler {
     delivery: Delivery,
-    /// [`Handler::disarm`] has masked the entry, so that the mask does not show a PMI.
+    /// True if [`Handler::disarm`] has masked the entry, so that the mask does not show a PMI.
     disarmed: Cell<bool>,
-    /// The local APIC masks the LVT entry when it delivers a PMI.
+    /// True if the local APIC masks the LVT entry when it delivers a PMI.
     masks: bool,
-    /// The PMIs come through LVT Performance Monitoring, so that the handler writes this entry.
+    /// True if the PMIs come through LVT Performance Monitoring, so that the handler writes this entry.
     entry: bool,
     repeated: Option<RepeatedNmi>,
-    /// The last interrupt was not served completely: the sources are stopped, and the entry may still be masked.
+    /// True if the last interrupt was not served completely: the sources are stopped, and the entry may still be
+    /// masked.
     unfinished: bool,
     /// The number of NMIs that may still arrive from sources that are served or stopped.
     late: u8,
     counts: Counts,
 }
 
-/// Whether sources are resumed after they were served.
+/// The fate of sources after service: resumed or left stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterService {
     Resume,
@@ -57,11 +58,11 @@ enum AfterService {
 struct RepeatedNmi {
     /// The interrupted RIP, if known: the processor delivers a latched NMI before it executes anything there.
     at: Option<u64>,
-    /// The registers have shown that an NMI was latched.
+    /// True if the registers have shown that an NMI was latched.
     latched: bool,
 }
 
-/// What the handler has counted since it was created.
+/// The handler's counts since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Interrupts that a source had requested.
@@ -71,19 +72,18 @@ pub struct Counts {
     pub unannounced: u64,
     /// Interrupts that no source had requested, or whose request was served before they arrived.
     pub stray: u64,
-    /// How often sources had new requests again and again, in one interrupt or before the slot was free: they were left
-    /// stopped.
+    /// The number of times that sources had new requests again and again, in one interrupt or before the slot was free:
+    /// they were left stopped.
     pub stuck: u64,
 }
 
-/// What an interrupt was: the handler's verdict.
+/// The handler's verdict on an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pmi {
     /// A PMI of a source. All sources were resumed.
     ///
     /// A processor keeps only one pending NMI: an NMI of another cause that was pending together with this PMI has
-    /// merged with it and does not arrive any more. A kernel that must not miss an NMI asks its other handlers now,
-    /// too.
+    /// merged with it and will not arrive. A kernel that must not miss an NMI asks its other handlers now, too.
     Served,
     /// The local APIC's interrupt without any request: the repeated NMI of a PMI that is already served, or the PMI of
     /// a source that is gone. All sources were resumed, and the LVT entry is unmasked.
@@ -94,14 +94,14 @@ pub enum Pmi {
     /// A PMI that is served as soon as the interrupted code releases the [`Slot`](crate::slot::Slot).
     Later,
     /// Nothing shows whether this is a PMI or an NMI of another cause. The kernel asks its other handlers too; if none
-    /// of them claims it, it was a PMI. Any request that it announced is, or will be, served.
+    /// of them claims it, it was a PMI. Any request that this NMI announced is, or will be, served.
     Unknown,
     /// Sources have new requests each time they are served: they are left stopped, and the LVT entry is masked.
     Stuck,
 }
 
 impl Pmi {
-    /// Returns whether the NMI may have another cause, so that the kernel must ask its other handlers. It does not
+    /// Returns whether the NMI may have another cause, so that the kernel must ask its other handlers. This does not
     /// cover an NMI that has merged with a PMI: see [`Pmi::Served`].
     #[must_use]
     pub const fn may_be_anothers(self) -> bool {
@@ -126,8 +126,8 @@ impl Handler {
         }
     }
 
-    /// Creates a handler of PMIs that AMD's local APIC delivers. It does not mask the LVT entry when it delivers a PMI,
-    /// so a masked entry does not show one.
+    /// Creates a handler of PMIs that AMD's local APIC delivers. That local APIC does not mask the LVT entry when it
+    /// delivers a PMI, so a masked entry does not show one.
     ///
     /// Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Performance-Monitor Counter Interrupts".
     #[must_use]
@@ -137,8 +137,8 @@ impl Handler {
         handler
     }
 
-    /// Creates a handler of NMIs that AMD's processors deliver only through an extended entry, as those of IBS. LVT
-    /// Performance Monitoring has another owner, and the handler does not write it.
+    /// Creates a handler of NMIs that AMD's processors deliver only through an extended entry, such as those of IBS.
+    /// LVT Performance Monitoring has another owner, and the handler does not write it.
     #[must_use]
     pub const fn extended() -> Self {
         let mut handler = Self::amd(Delivery::Nmi);
@@ -151,7 +151,7 @@ impl Handler {
         Self { disarmed: Cell::new(true), ..self }
     }
 
-    /// Returns how its interrupts are delivered.
+    /// Returns the delivery of the handler's interrupts.
     pub(crate) const fn delivery(&self) -> Delivery {
         self.delivery
     }
@@ -171,8 +171,8 @@ impl Handler {
         self.disarmed.set(!armed);
     }
 
-    /// Expects up to `nmis` NMIs from a source that was stopped while they may still be on their way. This number of
-    /// NMIs that no source has requested, at most four, will be [`Pmi::Unknown`].
+    /// Expects up to `nmis` NMIs from a source that was stopped while they may still be in flight. This number of NMIs
+    /// that no source has requested, at most four, will be [`Pmi::Unknown`].
     pub(crate) fn expect_late(&mut self, nmis: u8) {
         self.late = self.late.saturating_add(nmis).min(LATE);
     }
@@ -184,17 +184,17 @@ impl Handler {
         }
     }
 
-    /// Expects the late NMIs that the handler expected in whose place this one comes.
+    /// Takes over the late NMIs that its predecessor expected.
     pub(crate) fn inherit_late(&mut self, before: &Self) {
         self.late = self.late.max(before.late);
     }
 
-    /// Expects no late NMI any more, because enough time has passed.
+    /// Expects no more late NMIs, because enough time has passed.
     pub fn forget_late(&mut self) {
         self.late = 0;
     }
 
-    /// Returns what the handler has counted.
+    /// Returns the handler's counts.
     #[must_use]
     pub const fn counts(&self) -> &Counts {
         &self.counts
@@ -223,10 +223,10 @@ impl Handler {
 
     /// Serves an interrupt that may be a PMI and that interrupted the code at the address `interrupted`.
     ///
-    /// First the handler decides whether there may be a request: the LVT entry is masked by a PMI, a bit of a source is
+    /// First the handler decides whether there may be a request: a PMI has masked the LVT entry, a bit of a source is
     /// set in IA32_PERF_GLOBAL_STATUS, or [`PmiSource::may_ask`] returns true. If there is none, nothing is stopped,
-    /// and the interrupt is a repeated NMI, another late NMI, or not a PMI. A request that shows only when its source
-    /// is stopped is not lost: the entry is unmasked, so the request has its own interrupt.
+    /// and the interrupt is a repeated NMI, another late NMI, or not a PMI. A request that is visible only when its
+    /// source is stopped is not lost: the entry is unmasked, so the request has its own interrupt.
     ///
     /// If there may be a request, the order is:
     ///
@@ -234,8 +234,8 @@ impl Handler {
     /// 2. Read IA32_PERF_GLOBAL_STATUS and acknowledge the bits that were set. Serve the sources. Repeat until no
     ///    source has a request.
     /// 3. Resume the sources.
-    /// 4. Unmask the LVT entry, unless all sources use another entry ([`PmiSource::route`]): then this one has another
-    ///    owner.
+    /// 4. Unmask the LVT entry, unless all sources use another entry ([`PmiSource::route`]): then LVT Performance
+    ///    Monitoring has another owner.
     /// 5. Read the status once more: the masked entry dropped any request that came between the last two steps.
     /// 6. Release counters and LBRs that this PMI froze, if no other owner has a request. This is last because, while
     ///    frozen, they make no request that the masked entry could drop.
@@ -243,15 +243,15 @@ impl Handler {
     /// While an NMI is handled, another one may be latched, and its request may be served with the first one. If the
     /// registers have shown that one is latched, the next NMI at the same RIP repeats it, [`Pmi::Stray`]: nothing ran
     /// between the two. If the registers have not shown it, the next NMI at the same RIP is [`Pmi::Unknown`]: it is
-    /// either such a repeated NMI (the PMI was latched while an NMI of another cause was on its way to the handler) or
-    /// an NMI of another cause. Where code waits in one place, as in an idle loop, [`Handler::forget_repeated_nmi`]
-    /// tells the handler that code did run.
+    /// either such a repeated NMI (the PMI was latched while an NMI of another cause was in flight to the handler) or
+    /// an NMI of another cause. If code waits in one place, as in an idle loop, [`Handler::forget_repeated_nmi`] tells
+    /// the handler that code did run.
     ///
     /// # Errors
     ///
     /// An access raised #GP. The sources that can be stopped are stopped, and this is reported to all of them
     /// ([`PmiSource::abandon`]). The LVT entry is left as it was: masked, if this was a PMI. The next call serves them
-    /// again, whatever interrupt it is for.
+    /// again, whichever interrupt it handles.
     pub fn handle_at(
         &mut self,
         interrupted: u64,
@@ -262,17 +262,17 @@ impl Handler {
         self.interrupt(Some(interrupted), AfterService::Resume, msr, apic, sources)
     }
 
-    /// Like [`Handler::handle_at`], for a kernel that does not know which address was interrupted.
+    /// Serves an interrupt like [`Handler::handle_at`], for a kernel that does not know the interrupted address.
     ///
     /// The next interrupt is then a repeated NMI only if the registers show that one may be latched: the entry was not
     /// masked when this one arrived, or a request came after it was unmasked. A delivery never masks an entry of AMD's
     /// local APIC, so the mask shows nothing there: only [`PmiSource::late_requests`] count. A PMI that was latched
-    /// while an NMI of another cause was on its way to the handler is not noticed, and the NMI that repeats it is
+    /// while an NMI of another cause was in flight to the handler is not noticed, and the NMI that repeats it is
     /// [`Pmi::NotOurs`].
     ///
     /// # Errors
     ///
-    /// Those of [`Handler::handle_at`].
+    /// As for [`Handler::handle_at`].
     pub fn handle(
         &mut self,
         msr: &mut impl Msr,
@@ -282,12 +282,12 @@ impl Handler {
         self.interrupt(None, AfterService::Resume, msr, apic, sources)
     }
 
-    /// Like [`Handler::handle`], but if a source has a request, all sources are left stopped: they had requests too
-    /// often.
+    /// Serves an interrupt like [`Handler::handle`], but leaves all sources stopped if one has a request: they had
+    /// requests too often.
     ///
     /// # Errors
     ///
-    /// Those of [`Handler::handle_at`].
+    /// As for [`Handler::handle_at`].
     pub(crate) fn give_up(
         &mut self,
         msr: &mut impl Msr,
@@ -322,8 +322,8 @@ impl Handler {
             abandon(sources, why);
         }
         let requests = sources.iter().fold(0, |all: u8, source| all.saturating_add(source.late_requests()));
-        // One of these requests belongs to the interrupt in hand. If an access faulted, another call may handle its
-        // rest.
+        // One of these requests belongs to the current interrupt. If an access faulted, another call may handle the
+        // rest of that interrupt.
         self.expect_late(requests.saturating_sub(u8::from(pmi.is_ok())));
         pmi
     }
@@ -342,17 +342,17 @@ impl Handler {
         if self.disarmed.get() { entry.masked() } else { entry }
     }
 
-    /// Returns whether this handler masks and unmasks LVT Performance Monitoring: some source's interrupts come through
-    /// it, or there are no sources, and one that is gone may have left it masked, by its PMI or because the handler
-    /// gave it up.
+    /// Returns whether this handler masks and unmasks LVT Performance Monitoring: either it delivers some source's
+    /// interrupts, or there are no sources, and an earlier one may have left it masked, by its PMI or because the
+    /// handler gave up.
     fn serves_entry(&self, sources: &[&mut dyn PmiSource]) -> bool {
         let gone = sources.iter().all(|source| source.route() == Route::None);
         self.entry && (gone || sources.iter().any(|source| source.route() == Route::Counters))
     }
 }
 
-/// The maximum number of late NMIs to expect. Late NMIs can merge, and then fewer arrive: the limit bounds how many
-/// NMIs of another cause the handler then claims by mistake.
+/// The maximum number of late NMIs to expect. Late NMIs can merge, and then fewer arrive: the limit bounds the NMIs of
+/// another cause that the handler then claims by mistake.
 const LATE: u8 = 4;
 
 /// The maximum number of times that sources are served in one interrupt.
@@ -360,7 +360,7 @@ pub(crate) const ROUNDS: u32 = 16;
 
 /// Writes the LVT entry.
 fn set(apic: &mut impl LocalApic, entry: LvtPc) -> Result<(), GeneralProtection> {
-    // SAFETY: `LvtPc::new` made the entry: it delivers an NMI, or a vector that is not an exception's.
+    // SAFETY: `LvtPc::new` made the entry, which delivers an NMI, or a vector that is not an exception's.
     unsafe { apic.set_lvt_pc(entry) }
 }
 

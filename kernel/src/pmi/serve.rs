@@ -1,7 +1,7 @@
-//! Serving an interrupt: who asked, in which order sources are stopped, served and resumed.
+//! The service of an interrupt: finds the requests, then stops, serves and resumes the sources in order.
 //!
-//! A sink that decodes is called from here, on a stack that may be small: what is needed before and after that is in
-//! functions of its own.
+//! A sink that decodes is called from here, on a stack that may be small: code needed before and after that call is in
+//! separate functions.
 
 use super::{AfterService, Handler, Pmi, PmiSource, ROUNDS, RepeatedNmi, Requests, set};
 use crate::lapic::{Delivery, LocalApic, LvtPc};
@@ -10,17 +10,17 @@ use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedM
 /// The evidence of an interrupt, before and after it is served.
 #[derive(Debug)]
 struct SeenInterrupt {
-    /// The mask shows that the local APIC has delivered a PMI.
+    /// True if the mask shows that the local APIC has delivered a PMI.
     delivered: bool,
-    /// The interrupt may be this NMI, which was expected at its address.
+    /// The expected NMI at this address, which the interrupt may be.
     repeated: Option<RepeatedNmi>,
-    /// Whatever shows later, the interrupt belongs to this handler.
+    /// True if the interrupt belongs to this handler in any case.
     claimed: bool,
-    /// Another PMI may be latched.
+    /// True if another PMI may be latched.
     latched: bool,
-    /// The interrupt before was not served completely.
+    /// True if the interrupt before was not served completely.
     unfinished: bool,
-    /// LVT Performance Monitoring is the handler's.
+    /// True if the handler owns LVT Performance Monitoring.
     entry: bool,
     /// All requests that the status may show.
     ours: Requests,
@@ -31,7 +31,7 @@ struct SeenInterrupt {
 }
 
 impl Handler {
-    /// Serves an interrupt, as [`Handler::handle_at`] says; the sources are left as a fault finds them.
+    /// Serves an interrupt, as [`Handler::handle_at`] describes; after a fault the sources stay as they are.
     pub(super) fn serve_all(
         &mut self,
         interrupted: Option<u64>,
@@ -44,14 +44,14 @@ impl Handler {
         if !seen.delivered && !seen.unfinished && !may_ask(msr, seen.ours, sources)? {
             return Ok(self.without_request(&seen));
         }
-        // Where the verdict is known before the end, there is one.
+        // A verdict here ends the service early.
         match self.serve_rounds(after, &mut seen, msr, apic, sources)? {
             Some(pmi) => Ok(pmi),
             None => self.conclude(interrupted, &seen, msr),
         }
     }
 
-    /// Reads what shows whether the interrupt is a PMI, and forgets what was expected of this one.
+    /// Reads the evidence that the interrupt is a PMI, and clears the expectations for this interrupt.
     fn look(
         &mut self,
         interrupted: Option<u64>,
@@ -69,7 +69,7 @@ impl Handler {
             // If a delivery masks the entry, an unmasked entry means an NMI of another cause, and a PMI may be latched
             // after it.
             latched: self.masks && !masked,
-            // Until it is known how this ends: a source may unwind.
+            // Set until the service has ended, because a source may unwind.
             unfinished: core::mem::replace(&mut self.unfinished, true),
             entry: self.serves_entry(sources),
             ours: sources.iter().fold(Requests::NONE, |all, source| all.union(source.status())),
@@ -90,8 +90,7 @@ impl Handler {
         if shown { pmi } else { Pmi::Unknown }
     }
 
-    /// Serves the sources until none has a request and the entry is unmasked. Returns the verdict where that has no
-    /// end.
+    /// Serves the sources until none has a request and the entry is unmasked. Returns a verdict if that does not end.
     fn serve_rounds(
         &mut self,
         after: AfterService,
@@ -117,7 +116,7 @@ impl Handler {
     }
 
     /// Resumes the sources and unmasks the entry, which dropped any request that came meanwhile. Returns whether there
-    /// is one: then the entry is masked again.
+    /// is a new request: then the entry is masked again.
     fn let_go_on(
         &mut self,
         seen: &mut SeenInterrupt,
@@ -126,7 +125,7 @@ impl Handler {
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<bool, GeneralProtection> {
         resume(sources)?;
-        // What was left unfinished may have masked the entry. Without it, an unclaimed interrupt writes nothing.
+        // An unfinished interrupt may have masked the entry. Otherwise an unclaimed interrupt writes nothing.
         if seen.rounds == 0 && !seen.claimed && !seen.unfinished {
             return Ok(false);
         }
@@ -146,7 +145,7 @@ impl Handler {
         if seen.entry { set(apic, LvtPc::new(self.delivery).masked()) } else { Ok(()) }
     }
 
-    /// Counts an interrupt whose requests were served, notes which NMI may repeat it, and returns the verdict.
+    /// Counts an interrupt whose requests were served, notes the NMI that may repeat it, and returns the verdict.
     fn conclude(
         &mut self,
         interrupted: Option<u64>,
@@ -165,7 +164,7 @@ impl Handler {
         if rounds == 0 {
             let is_repeated = seen.repeated.is_some();
             let pmi = self.stray(is_repeated || seen.delivered);
-            // What was left unfinished has masked the entry, so the mask says nothing about this interrupt.
+            // The unfinished interrupt has masked the entry, so the mask is no evidence for this one.
             return Ok(if seen.unfinished && !is_repeated { Pmi::Unknown } else { pmi });
         }
         self.counts.served += 1;
@@ -174,8 +173,8 @@ impl Handler {
     }
 }
 
-/// Stops all sources and serves them until none has a request; returns `false` if that does not end. Adds to `rounds`
-/// how often some source had a request.
+/// Stops all sources and serves them until none has a request; returns `false` if that does not end. Adds the number of
+/// rounds in which some source had a request to `rounds`.
 fn serve(
     msr: &mut impl Msr,
     ours: Requests,
@@ -218,7 +217,7 @@ fn any_asks(sources: &mut [&mut dyn PmiSource]) -> Result<bool, GeneralProtectio
     Ok(false)
 }
 
-/// Returns whether there may be a request, as far as that shows while all sources run.
+/// Returns whether there may be a request, as far as is visible while all sources run.
 fn may_ask(
     msr: &mut impl Msr,
     ours: Requests,

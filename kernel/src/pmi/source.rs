@@ -1,4 +1,4 @@
-//! What the PMI handler asks of a unit: who requested an interrupt, serving it, letting it go on.
+//! The interface of a unit to the PMI handler: its requests, service and resume.
 
 use crate::msr::{GeneralProtection, GlobalStatus};
 
@@ -22,7 +22,7 @@ pub trait PmiSource {
     /// An access raised #GP.
     fn quiesce(&mut self) -> Result<(), GeneralProtection>;
 
-    /// Returns whether the source has a request that its [`Requests`] need not show. Called while the source runs.
+    /// Returns whether the source has a request, which its [`Requests`] may not show. Called while the source runs.
     ///
     /// # Errors
     ///
@@ -32,8 +32,8 @@ pub trait PmiSource {
     }
 
     /// Returns whether there may be a request that its [`Requests`] do not show, or one that was not served completely.
-    /// It takes a few reads while the source runs, and stops nothing. If neither this method nor the status nor the LVT
-    /// entry shows a request, the interrupt is not a PMI of these sources.
+    /// The call takes a few reads while the source runs, and stops nothing. If neither this method nor the status nor
+    /// the LVT entry shows a request, the interrupt is not a PMI of these sources.
     ///
     /// # Errors
     ///
@@ -58,19 +58,19 @@ pub trait PmiSource {
     /// An access raised #GP.
     fn resume(&mut self) -> Result<(), GeneralProtection>;
 
-    /// Reports that the source is left stopped until it is used again: what runs until then is not recorded.
+    /// Reports that the source is left stopped until it is used again: execution until then is not recorded.
     ///
     /// The handler calls this when it gives up, after it has stopped all sources that can be stopped.
     fn abandon(&mut self, _why: Abandoned) {}
 
-    /// Returns how many requests this interrupt found whose NMIs may still arrive. Each request has its own NMI, which
-    /// may arrive after other code has run, so that the interrupted address does not identify it.
+    /// Returns the number of requests that this interrupt found and whose NMIs may still arrive. Each request has its
+    /// own NMI, which may arrive after other code has run, so that the interrupted address does not identify it.
     fn late_requests(&self) -> u8 {
         0
     }
 }
 
-/// Serves a source if there is one, so that a kernel can pass the sources that may be off as they are.
+/// Serves a source if there is one, so that a kernel can pass sources that may be off unchanged.
 impl<S: PmiSource> PmiSource for Option<S> {
     fn status(&self) -> Requests {
         self.as_ref().map_or(Requests::NONE, S::status)
@@ -121,8 +121,8 @@ impl Requests {
     /// No requests.
     pub const NONE: Self = Self(GlobalStatus::empty());
 
-    /// Returns the requests that the processor reports by these bits of IA32_PERF_GLOBAL_STATUS, for a source that is
-    /// not this crate's.
+    /// Returns the requests that the processor reports by these bits of IA32_PERF_GLOBAL_STATUS, for a source outside
+    /// this crate.
     #[must_use]
     pub const fn in_global_status(bits: u64) -> Self {
         Self(GlobalStatus::from_bits_retain(bits))
@@ -151,7 +151,7 @@ impl From<GlobalStatus> for Requests {
     }
 }
 
-/// Why a source was left stopped.
+/// The reason why a source was left stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abandoned {
     /// An access to a register raised #GP.

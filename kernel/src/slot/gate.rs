@@ -1,22 +1,22 @@
-//! Whether a processor traces at the moment: what pauses and resumes a trace from any handler.
+//! The gate that pauses and resumes a processor's trace from any handler.
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl, clear_trace_en};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Says whether the Intel PT unit of a processor may trace. Each [`Slot`](super::Slot) has one, which
+/// The permission of a processor's Intel PT unit to trace. Each [`Slot`](super::Slot) has one, which
 /// [`Slot::pause`](super::Slot::pause) closes and [`Slot::resume`](super::Slot::resume) opens.
 ///
-/// A unit obeys it after [`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by). It belongs to the processor and not
-/// to a trace: a trace that a thread switch brings here is paused, too.
+/// A unit obeys the gate after [`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by). The gate belongs to the
+/// processor and not to a trace: a trace that a thread switch brings here is paused, too.
 #[derive(Debug)]
 pub struct PauseGate {
     closed: AtomicBool,
-    /// The unit's registers are those of a trace that the driver has begun and not halted: TraceEn may be set.
+    /// True if the unit's registers are those of a trace that the driver has begun and not halted: TraceEn may be set.
     on: AtomicBool,
     pauses: AtomicU64,
     /// The number of times that the gate cleared TraceEn.
     clears: AtomicU64,
-    /// The number of calls that are about to clear TraceEn: handlers may interrupt one another there.
+    /// The number of calls that are about to clear TraceEn: handlers may interrupt one another in that call.
     closing: AtomicU32,
 }
 
@@ -37,7 +37,7 @@ impl PauseGate {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Returns how often it was closed.
+    /// Returns how often the gate was closed.
     #[must_use]
     pub fn pauses(&self) -> u64 {
         self.pauses.load(Ordering::Relaxed)
@@ -53,8 +53,8 @@ impl PauseGate {
         self.clears.load(Ordering::SeqCst)
     }
 
-    /// Returns whether a call of [`PauseGate::close`] was interrupted, which may have cleared TraceEn and not counted
-    /// that yet.
+    /// Returns whether a call of [`PauseGate::close`] was interrupted, which may have cleared TraceEn without counting
+    /// it yet.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst) != 0
     }

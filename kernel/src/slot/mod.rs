@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
 use traced::Arrival;
 
-/// Holds a processor's [`Handler`] and what is traced on that processor.
+/// A holder of a processor's [`Handler`] and its traces.
 ///
 /// Only the slot arms the LVT entry, so that the order of steps is always right: [`Slot::start`] unmasks the entry
 /// before the trace starts, and holds the slot until the trace is in it. A PMI that arrives in between waits, as does
@@ -24,28 +24,28 @@ use traced::Arrival;
 /// LVT entry stays masked, and a trace whose buffer fills meanwhile stops and counts a loss. A thread that is preempted
 /// in [`Slot::with`] holds the slot until it runs again. The kernel must disable preemption (or interrupts) around
 /// these methods; moving to another processor meanwhile is unsound anyway, see [`Slot::new`]. [`Slot::waits`] counts
-/// how often a PMI found the slot in use.
+/// the PMIs that found the slot in use.
 ///
 /// Interrupts that waited are served outside a handler, so further ones can arrive meanwhile and wait too. A source
 /// whose period is so short that it has a new request each time before the slot is free is left stopped after some
 /// rounds ([`Abandoned::Stuck`](crate::pmi::Abandoned), counted in [`Counts::stuck`](crate::pmi::Counts)). The next
 /// interrupt, or the next use of the slot, resumes it.
 ///
-/// `P` creates accessors of the processor's registers and local APIC. Each user creates its own, also a handler that
-/// finds the slot in use.
+/// `P` creates accessors of the processor's registers and local APIC. Each user creates its own accessor, also a
+/// handler that finds the slot in use.
 #[derive(Debug)]
 pub struct Slot<T, P> {
     processor: P,
     inner: Mutex<OneProcessor<Inner<T>>>,
-    /// An interrupt found the slot in use, or could not be served.
+    /// True if an interrupt found the slot in use, or could not be served.
     noted: AtomicBool,
-    /// A handler is serving an interrupt in the slot: the LVT entry is masked because of that interrupt.
+    /// True while a handler serves an interrupt in the slot: the LVT entry is masked because of that interrupt.
     serving: AtomicBool,
-    /// What an interrupt shows by itself, as a [`Evidence`].
+    /// The interrupt's own evidence, as an [`Evidence`].
     evidence: AtomicU8,
     waits: AtomicU64,
     gate: PauseGate,
-    /// A resume found the slot in use.
+    /// True if a resume found the slot in use.
     resuming: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ struct Inner<T> {
     traced: Option<T>,
 }
 
-/// What an interrupt shows to a handler that finds the slot in use.
+/// The evidence of an interrupt for a handler that finds the slot in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Evidence {
@@ -63,7 +63,7 @@ enum Evidence {
     Nothing,
     /// A masked LVT entry: a PMI has masked it.
     Mask,
-    /// Its vector, which nothing else uses.
+    /// The interrupt's vector, which nothing else uses.
     Vector,
 }
 
@@ -72,8 +72,8 @@ impl<T, P> Slot<T, P> {
     ///
     /// # Safety
     ///
-    /// Only one logical processor may ever use the slot: it is in a per-processor variable, and no thread moves to
-    /// another processor while it is in one of the methods. `processor` creates values for that processor.
+    /// Only one logical processor may ever use the slot: the slot is in a per-processor variable, and no thread moves
+    /// to another processor while it is in one of the methods. `processor` creates values for that processor.
     #[must_use]
     pub const unsafe fn new(handler: Handler, processor: P) -> Self {
         let inner = Inner { handler: handler.unarmed(), traced: None };
@@ -95,7 +95,7 @@ impl<T, P> Slot<T, P> {
         &self.gate
     }
 
-    /// Returns how many interrupts found the slot in use and waited.
+    /// Returns the number of interrupts that found the slot in use and waited.
     #[must_use]
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
@@ -130,7 +130,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         }
         let was_armed = handler.is_armed();
         let armed = match was_armed {
-            // A PMI that masked the entry is on its way, or waits: it is served when the trace is in the slot.
+            // A PMI that masked the entry is in flight, or waits: it is served when the trace is in the slot.
             true => apic.lvt_pc().map(|entry| {
                 if entry.is_masked() {
                     self.note()
@@ -146,7 +146,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
                 Ok(())
             }
             Err(error) => {
-                // If the entry stays unmasked, it does no harm: the handler claims what it delivers.
+                // An entry that stays unmasked does no harm: the handler claims the interrupts that it delivers.
                 if !was_armed && handler.disarm(&mut apic).is_ok() {
                     handler.expect_latched();
                     self.publish_evidence(handler);
@@ -156,8 +156,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         }
     }
 
-    /// Calls `work` with what is traced. Then serves an interrupt that arrived meanwhile, or that could not be served
-    /// before. Call it with preemption disabled, and make `work` short: see [`Slot`].
+    /// Calls `work` with the trace. Then serves an interrupt that arrived meanwhile, or that could not be served
+    /// before. Call this with preemption disabled, and make `work` short: see [`Slot`].
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// # Errors
     ///
-    /// Those of [`Slot::with`]. If `stop` fails, [`Slot::start`] can put the running trace that `stop` returns into the
+    /// As for [`Slot::with`]. If `stop` fails, [`Slot::start`] can put the running trace that `stop` returns into the
     /// slot again.
     pub fn stop<R>(&self, stop: impl FnOnce(T, &mut Handler) -> R) -> Result<R, SlotError> {
         let _then = Finally(|| self.serve_noted());
@@ -183,7 +183,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         stopped.ok_or(SlotError::Empty)
     }
 
-    /// Calls `work` with the handler, to read its counts or to tell it which NMIs to expect.
+    /// Calls `work` with the handler, to read its counts or to announce NMIs.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         Ok(self.with_handler(&mut self.lock()?.0.handler, work))
     }
 
-    /// Calls `work`, which may replace the handler; the slot keeps its own knowledge of whether the entry is unmasked.
+    /// Calls `work`, which may replace the handler; the slot's state of the entry (masked or not) is kept.
     fn with_handler<R>(&self, handler: &mut Handler, work: impl FnOnce(&mut Handler) -> R) -> R {
         let armed = handler.is_armed();
         let result = work(handler);
@@ -218,8 +218,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
 
     /// Masks the LVT entry: no PMI is delivered until the next [`Slot::start`].
     ///
-    /// The NMI of a PMI that was delivered just before arrives afterwards, when nothing shows any more that it was one:
-    /// the next NMI without a request is [`Pmi::Unknown`], and only those after it are [`Pmi::NotOurs`]. A kernel that
+    /// The NMI of a PMI that was delivered just before arrives afterwards, when nothing identifies it as a PMI: the
+    /// next NMI without a request is [`Pmi::Unknown`], and only those after it are [`Pmi::NotOurs`]. A kernel that
     /// knows that enough time has passed calls [`Handler::forget_late`].
     ///
     /// # Errors
@@ -260,20 +260,20 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         }
     }
 
-    /// Pauses tracing on this processor: when this returns, nothing is traced until [`Slot::resume`], whatever PMIs,
-    /// drains, switches and new starts come. A kernel calls it where something happens after which nothing is to be
-    /// traced: in the handler of an NMI, in the service of a counter's overflow
-    /// ([`PmiSource::service`](crate::pmi::PmiSource::service)), or anywhere else on this processor. It also works
-    /// while the slot is in use, and before [`Slot::start`]: such a trace starts paused.
+    /// Pauses tracing on this processor: when this returns, nothing is traced until [`Slot::resume`], in spite of PMIs,
+    /// drains, switches and new starts. A kernel calls it on an event that ends the interesting part: in the handler of
+    /// an NMI, in the service of a counter's overflow ([`PmiSource::service`](crate::pmi::PmiSource::service)), or
+    /// anywhere else on this processor. The call also works while the slot is in use, and before [`Slot::start`]: such
+    /// a trace starts paused.
     ///
-    /// Nothing is lost. In the trace a TIP.PGD is where it was paused and a TIP.PGE where it goes on, unless the code
-    /// there is filtered out anyway; a decoder tells of both. Until it goes on,
+    /// Nothing is lost. The trace has a TIP.PGD at the pause and a TIP.PGE at the resume, unless the code there is
+    /// filtered out anyway; a decoder reports both. Until the resume,
     /// [`PtRunning::state`](crate::intel::pt::PtRunning::state) is [`Paused`](crate::intel::pt::PtState::Paused).
     ///
-    /// It takes one RDMSR and one WRMSR; nothing where the unit is off anyway. Only a PT unit that was told of the gate
-    /// obeys ([`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by)); other units record on. If this interrupts the
-    /// driver while it sets TraceEn, the driver clears it again at once. A guest that is about to be entered is traced
-    /// until its VM exit.
+    /// The cost is one RDMSR and one WRMSR; nothing if the unit is off anyway. Only a PT unit with this gate obeys
+    /// ([`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by)); other units keep recording. If this interrupts the
+    /// driver while it sets TraceEn, the driver clears TraceEn again at once. A guest that is about to be entered is
+    /// traced until its VM exit.
     ///
     /// ```
     /// use pugmark_kernel::lapic::LocalApic;
@@ -308,14 +308,14 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
 
     /// Resumes tracing after [`Slot::pause`]. A trace that is off for another reason, too, stays off for that one.
     ///
-    /// Returns whether that has happened: if the slot is in use by the code that was interrupted, the trace goes on
-    /// when that code releases it. It takes three RDMSR, which show that the registers are still those of the trace,
-    /// and one WRMSR; one more RDMSR where branch records exclude PT. No PSB is forced: a decoder carries on. If
-    /// another unit was used meanwhile and is not stopped, all registers are written.
+    /// Returns whether the trace has resumed: if the interrupted code uses the slot, the trace resumes when that code
+    /// releases the slot. The cost is three RDMSR, which show that the registers are still those of the trace, and one
+    /// WRMSR; one more RDMSR if branch records exclude PT. No PSB is forced: a decoder continues. If another unit was
+    /// used meanwhile and is not stopped, all registers are written.
     ///
     /// # Errors
     ///
-    /// An access raised #GP; [`PtRunning::state`](crate::intel::pt::PtRunning::state) says that the trace is off.
+    /// An access raised #GP; [`PtRunning::state`](crate::intel::pt::PtRunning::state) reports that the trace is off.
     pub fn resume(&self) -> Result<bool, GeneralProtection> {
         self.gate.open();
         let _then = Finally(|| self.serve_noted());
@@ -326,11 +326,11 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         inner.0.traced.as_mut().map_or(Ok(true), |traced| traced.resume().map(|()| true))
     }
 
-    /// Resumes what a handler wanted to resume while the slot was in use. Returns `false` if it is in use now.
+    /// Resumes the trace if a handler wanted that while the slot was in use. Returns `false` if the slot is in use now.
     fn resume_noted(&self) -> bool {
         while self.resuming.swap(false, Ordering::SeqCst) {
             let Ok(mut inner) = self.lock() else {
-                // The code that holds the slot checks this when it is done.
+                // The code that holds the slot checks this flag when it is done.
                 self.resuming.store(true, Ordering::SeqCst);
                 return false;
             };
@@ -340,7 +340,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         true
     }
 
-    /// Calls `work` with what is traced, even if the slot is in use: for a kernel that panics and reads its trace.
+    /// Calls `work` with the trace, even if the slot is in use: for a kernel that panics and reads its trace.
     ///
     /// # Errors
     ///
@@ -348,11 +348,11 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// # Safety
     ///
-    /// The code that holds the slot, if any does, never runs again: the panic began in it, or interrupted it. What that
-    /// code was changing may be incomplete.
+    /// The code that holds the slot, if any, never runs again: the panic began in it, or interrupted it. State that
+    /// this code was changing may be incomplete.
     pub unsafe fn with_in_panic<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, SlotError> {
         if self.inner.is_locked() {
-            // SAFETY: the guard that holds the lock is never used or dropped any more, as the caller promised.
+            // SAFETY: the guard that holds the lock is never used or dropped afterwards, as the caller promised.
             unsafe { self.inner.force_unlock() };
         }
         let mut inner = self.lock()?;
@@ -439,7 +439,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
                 }
             }
             let Ok(mut inner) = self.lock() else {
-                // The code that holds the slot checks this when it is done.
+                // The code that holds the slot checks this flag when it is done.
                 return self.note();
             };
             let arrival = if rounds < ROUNDS { Arrival::Waited } else { Arrival::WaitedTooOften };
@@ -467,7 +467,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     }
 }
 
-/// Does something when it is dropped, also by a panic that unwinds.
+/// A function to call on drop, also by a panic that unwinds.
 struct Finally<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Finally<F> {

@@ -1,14 +1,14 @@
-//! The content of a slot, and how an interrupt serves it.
+//! The content of a slot, and its service in an interrupt.
 
 use crate::lapic::LocalApic;
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Handler, Pmi, PmiSource};
 use core::fmt;
 
-/// What a [`Slot`](super::Slot) holds: the traces of a processor, with the sinks that receive their bytes.
+/// The content of a [`Slot`](super::Slot): the traces of a processor, with the sinks that receive their bytes.
 pub trait Traced {
     /// Passes the sources to the interrupt, `interrupt.serve(&mut [&mut self.running.source(&mut self.sink)])`, and
-    /// returns the result. Called from the interrupt handler: it must not wait, allocate or format.
+    /// returns the result. Called from the interrupt handler, so it must not wait, allocate or format.
     ///
     /// # Errors
     ///
@@ -18,9 +18,9 @@ pub trait Traced {
         interrupt: Interrupt<'_, M, A>,
     ) -> Result<Pmi, GeneralProtection>;
 
-    /// Resumes what [`Slot::pause`](super::Slot::pause) has paused: `self.running.resume().map(|_| ())`. Where no trace
-    /// obeys the slot's gate, nothing needs to be done. Called in the context of [`Slot::resume`](super::Slot::resume),
-    /// or when the slot is released.
+    /// Resumes the trace that [`Slot::pause`](super::Slot::pause) has paused: `self.running.resume().map(|_| ())`. If
+    /// no trace obeys the slot's gate, nothing needs to be done. Called in the context of
+    /// [`Slot::resume`](super::Slot::resume), or when the slot is released.
     ///
     /// # Errors
     ///
@@ -39,14 +39,14 @@ pub struct Interrupt<'a, M, A> {
     arrival: Arrival,
 }
 
-/// How an interrupt came to be served.
+/// The way in which an interrupt came to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It arrived just now; the RIP of the interrupted code, if known.
+    /// The interrupt arrived just now; the RIP of the interrupted code, if known.
     Now(Option<u64>),
-    /// It waited for the slot.
+    /// The interrupt waited for the slot.
     Waited,
-    /// It waited for the slot, as many others did since the holder of the slot began to release it.
+    /// The interrupt waited for the slot, as did many others since the holder of the slot began to release it.
     WaitedTooOften,
 }
 
@@ -69,7 +69,7 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
         }
     }
 
-    /// Serves the interrupt with these sources: all that run on this processor and may request PMIs.
+    /// Serves the interrupt with these sources, which must be all that run on this processor and may request PMIs.
     ///
     /// # Errors
     ///
@@ -84,14 +84,14 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
     }
 }
 
-/// Why a slot refuses a call.
+/// The reason why a slot refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotError {
     /// The slot is in use by the calling code, or by code that was interrupted or preempted.
     InUse,
     /// Nothing is traced.
     Empty,
-    /// There already is a trace in it.
+    /// The slot already has a trace.
     Occupied,
     /// Software has not enabled the local APIC ([`LocalApic::is_enabled`]): no PMI would arrive.
     ApicDisabled,
@@ -121,7 +121,7 @@ impl fmt::Display for SlotError {
 
 impl core::error::Error for SlotError {}
 
-/// Why a slot did not start a trace.
+/// The reason why a slot did not start a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTraced<E> {
     /// The slot refused: the trace was not asked to start.

@@ -1,11 +1,11 @@
-//! What samples report about loads, compared with where the loads went: the driver reads the model's registers, and
+//! Samples' reports on loads, compared with the loads' true sources: the driver reads the model's registers, and
 //! `decoder-core` interprets them for that processor.
 
 use super::machine::{DEVICE, HUGE, Kernel, LARGE, UNCACHED, WITH_IBS};
 use pugmark_decoder_core::ibs::{CacheState, DataSource, Dtlb, OpSample, PageSize, Sample};
 use pugmark_kernel::amd::ibs::IbsConfig;
 
-/// Returns the last op that was sampled while these addresses were loaded from in turn.
+/// Returns the last op that was sampled during loads from these addresses in turn.
 fn sample(profile: &str, config: IbsConfig, addresses: &[u64]) -> Option<OpSample> {
     let mut kernel = Kernel::new(profile, 0);
     let running = kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap();
@@ -23,7 +23,7 @@ fn sample(profile: &str, config: IbsConfig, addresses: &[u64]) -> Option<OpSampl
 const LOADS: usize = 3000;
 const CYCLES: u32 = 0x800;
 
-/// A load from one of these addresses.
+/// Returns a load from one of these addresses.
 fn load(profile: &str, addresses: &[u64]) -> OpSample {
     let config = match profile {
         "barcelona" => IbsConfig::new().op(CYCLES),

@@ -31,7 +31,7 @@ fn last(running: &mut BranchRunning<Machine>) -> Vec<(u64, u64)> {
     last
 }
 
-/// Returns the recorded branches, and why others are missing after them.
+/// The recorded branches, and the reason why others are missing after them.
 type Read = (Vec<(u64, u64)>, Option<Gap>);
 
 fn try_last(running: &mut BranchRunning<Machine>) -> Result<Read, GeneralProtection> {

@@ -1,7 +1,7 @@
 use super::machine::{ALL, CODE, Kernel, PERIOD};
 use pugmark_kernel::amd::counters::CountedEvent;
 
-/// Returns the number of the program's instructions up to an address: it jumps over 16 bytes of each 32.
+/// Returns the number of instructions up to an address: the program jumps over 16 bytes of each 32.
 fn instructions(from: u64, to: u64) -> u64 {
     let until = |ip: u64| {
         let line = (ip - CODE) / 0x20;
@@ -64,7 +64,7 @@ fn each_period_is_over_once_and_the_count_is_exact_however_late_the_interrupt_co
             assert_eq!(kernel.overflows.len() as u64, counts.taken, "{what}");
             let increasing = kernel.overflows.windows(2).all(|pair| pair[0].count < pair[1].count);
             assert!(increasing, "{what}: none twice");
-            // An NMI that is on its way arrives, and is claimed.
+            // An NMI in flight arrives, and is claimed.
             kernel.run(4 * PERIOD);
             assert_eq!(kernel.unclaimed, 0, "{what}");
             assert_eq!(kernel.machine.violations(), Default::default(), "{what}");

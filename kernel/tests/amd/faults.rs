@@ -3,7 +3,8 @@
 use super::machine::{ALL, Kernel, PERIOD, WITH_IBS};
 use pugmark_kernel::lifecycle::{NotStarted, Recording, Running};
 
-/// Runs a whole life with a fault at one access; the kernel tries again what failed. Returns the number of accesses.
+/// Runs a whole lifetime with a fault at one access; the kernel retries the failed step. Returns the number of
+/// accesses.
 fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
     let what = format!("fault {fault:?}");
     let counters = kernel.counters_unit();

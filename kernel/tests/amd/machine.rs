@@ -23,7 +23,7 @@ pub(crate) const WITH_IBS: [&str; 7] = ["barcelona", "trinity", "zen2", "zen3", 
 const EFER: u32 = 0xc000_0080;
 const NB_CFG: u32 = 0xc001_001f;
 
-/// Where the program begins.
+/// The start of the program.
 pub(crate) const CODE: u64 = 0x40_0000;
 
 /// One processor. Clones are the same one.
@@ -34,9 +34,9 @@ struct State {
     processor: model::AmdProcessor<'static>,
     ip: u64,
     efer: u64,
-    /// After how many MSR accesses an access raises #GP.
+    /// The number of MSR accesses before one raises #GP.
     fault_in: Option<u32>,
-    /// After how many MSR accesses many instructions of the program run before the next access.
+    /// The number of MSR accesses before a burst of the program's instructions.
     burst_in: Option<u32>,
     accesses: u32,
 }
@@ -81,7 +81,7 @@ impl Machine {
         self.0.borrow_mut().burst_in = Some(accesses);
     }
 
-    /// Returns how many MSR accesses there were.
+    /// Returns the number of MSR accesses so far.
     pub(crate) fn accesses(&self) -> u32 {
         self.0.borrow().accesses
     }
@@ -320,7 +320,7 @@ impl SampleSink for Addresses<'_> {
 }
 
 impl Kernel {
-    /// Takes the samples that the units had at the end; returns what happened to all samples.
+    /// Takes the samples that the units had at the end; returns the fates of all samples.
     pub(crate) fn take_last(&mut self, stopped: LateNmis<ibs::IbsStopped<Machine>>) -> IbsCounts {
         let stopped = stopped.expect(&mut self.handler);
         let mut addresses = Addresses { fetches: &mut self.fetches, ops: &mut self.ops };
@@ -359,7 +359,7 @@ impl Kernel {
         unit
     }
 
-    /// Events for retired instructions of user code, counted and sampled.
+    /// Returns events for retired instructions of user code, counted and sampled.
     pub(crate) fn events() -> [CountedEvent; 2] {
         let instructions = CountedEvent::new(0xc0, 0).os(false);
         [instructions, instructions.every(PERIOD.into())]

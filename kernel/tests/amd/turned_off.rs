@@ -1,4 +1,4 @@
-//! Counters and IBS units that something else turns off are noticed, told, and turned on again.
+//! Counters and IBS units that something else turns off are noticed, reported, and turned on again.
 
 use super::machine::{Kernel, Machine, PERIOD};
 use pugmark_kernel::amd::counters::CountedEvent;
@@ -10,7 +10,7 @@ const GLOBAL_CTL: u32 = 0xc000_0301;
 /// IbsFetchEn and IbsOpEn.
 const EN: [(u32, u64); 2] = [(FETCH_CTL, 1 << 48), (OP_CTL, 1 << 17)];
 
-/// The event select of counter 0.
+/// Returns the event select of counter 0.
 fn select(profile: &str) -> u32 {
     if matches!(profile, "k8" | "barcelona") { 0xc001_0000 } else { 0xc001_0200 }
 }
@@ -19,7 +19,7 @@ fn retired() -> CountedEvent {
     CountedEvent::new(0xc0, 0).os(false)
 }
 
-/// Something that happens to registers.
+/// An event that changes registers.
 type Event = fn(&Machine, &str);
 
 fn clear_enable(machine: &Machine, profile: &str) {
@@ -39,7 +39,7 @@ fn clear_global(machine: &Machine, _: &str) {
 fn a_counter_that_was_turned_off_says_so_and_goes_on_when_it_is_read() {
     let events: [(&[&str], Event, u64); 3] = [
         (&["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"], clear_enable, 1000),
-        // Nothing shows what the counter's register had.
+        // The value of the counter's register is lost.
         (&["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"], clear_all, 0),
         (&["zen4", "zen5", "zen6"], clear_global, 1000),
     ];
@@ -130,7 +130,7 @@ fn ibs_units_that_were_turned_off_say_so_and_sample_again() {
                 assert_eq!(running.counts().turned_off, 1, "{profile}");
                 kernel.run(20 * PERIOD);
                 assert!(kernel.fetches.len() + kernel.ops.len() > before + 2, "{profile}: on again");
-                // One that nobody looks at is told by the stop.
+                // One that nobody looks at is reported by the stop.
                 machine.write(register, 0);
                 let running = kernel.ibs.take().unwrap();
                 assert_eq!(kernel.take_last(running.stop().unwrap()).turned_off, 2, "{profile}");

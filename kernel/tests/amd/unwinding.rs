@@ -1,4 +1,4 @@
-//! A panic that unwinds through a sink leaves the units off; the driver says so and goes on with the next interrupt.
+//! A panic that unwinds through a sink leaves the units off; the driver reports that and resumes at the next interrupt.
 
 use super::machine::{Kernel, PERIOD};
 use pugmark_decoder_core::ibs::Sample;
@@ -48,7 +48,7 @@ fn a_panic_of_a_sink_loses_its_overflow_or_sample_and_the_next_interrupt_resumes
             };
             assert_eq!(counts(&kernel), (1, 1), "{profile}");
             kernel.machine.run(10 * PERIOD);
-            // Whatever interrupt comes next.
+            // Any interrupt may come next.
             kernel.nmi().unwrap();
             kernel.run(10 * PERIOD);
             assert_eq!(counts(&kernel), (1, 1), "{profile}");

@@ -1,4 +1,4 @@
-//! The machine's memory, owned by what is allocated in it.
+//! The machine's memory, owned by the blocks allocated in it.
 
 use crate::common::Ram;
 use pugmark_kernel::intel::ds::{LinearMemory, LinearPage, LinearRequest};

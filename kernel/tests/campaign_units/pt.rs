@@ -19,7 +19,7 @@ use pugmark_model::intel::IntelSettings;
 pub(crate) struct PtKind {
     pub(crate) profile: &'static str,
     pub(crate) mode: Mode,
-    /// XSAVES saves the registers.
+    /// True if XSAVES saves the registers.
     pub(crate) saved: bool,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Tracer {
     running: PtRunning<Saved, Shared>,
     sink: Take,
     waiting: Option<PtTask<Shared>>,
-    /// The stretches before which nothing is missing although they begin with a PSB.
+    /// The stretches that begin with a PSB without a loss before them.
     joints: Vec<usize>,
     lost: Loss,
 }
@@ -45,12 +45,12 @@ impl Traced for Tracer {
     }
 }
 
-/// The most regions of a buffer.
+/// The maximum number of regions of a buffer.
 const REGIONS: u32 = 4;
 
 impl PtKind {
     fn buffer(self, machine: &Machine) -> Result<Buffer<Shared>, String> {
-        // A ring that is to be overwritten is small, so that it is.
+        // A ring that should be overwritten is small.
         let regions = if self.mode == Mode::Overwrite { 2 } else { REGIONS };
         let layout = Layout::topa(RegionSize::K4, regions);
         let memory = Shared(machine.ram.clone());
@@ -74,7 +74,7 @@ impl Unit for PtKind {
     ];
     const EVENTS: &'static [Event] = &[Event::Nmi, Event::Pmi, Event::Fault, Event::Error, Event::Memory];
 
-    /// A stop is one XSAVES, which raises no #GP.
+    /// Returns true for a stop by XSAVES, which raises no #GP.
     fn never_faults(self, step: Step, event: Event) -> bool {
         self.saved && step == Step::Stop && event == Event::Fault
     }
@@ -176,7 +176,7 @@ impl Unit for PtKind {
         let trace: &mut Trace<Shared> = &mut stopped.trace;
         assert!(trace.drain_to(&mut collector));
         let told = stopped.loss.is_none() && lost.is_none();
-        // Where the driver chains the regions there is no room after the PMI of one; what that costs is told.
+        // If the driver chains the regions, there is no room after the PMI of one; the loss is reported.
         let loses = self.mode == Mode::Overwrite || self.profile == "broadwell";
         assert!(!whole || told || loses, "{what}: {}; {lost}", stopped.loss);
         check(&collector, &joints, &executed(), what);
@@ -184,12 +184,12 @@ impl Unit for PtKind {
     }
 }
 
-/// Checks that the stretches have all jumps, but for what is missing where gaps are.
+/// Checks that the stretches have all jumps, except at gaps.
 fn check(collector: &Collector, joints: &[usize], executed: &[u64], what: &str) {
     let user = |target: &u64| *target >> 47 == 0;
     let mut gaps = collector.gaps.iter();
-    // How many jumps there may have been. The program comes to the same places again, so after a gap that is not
-    // certain.
+    // The possible numbers of jumps so far. After a gap there are several, because the program comes to the same places
+    // again.
     let mut places = vec![0];
     let mut missing = false;
     for (n, stretch) in collector.stretches.iter().enumerate() {
@@ -202,7 +202,7 @@ fn check(collector: &Collector, joints: &[usize], executed: &[u64], what: &str) 
             missing = true;
         }
         let mut targets: Vec<u64> = tips(bytes).into_iter().filter(user).collect();
-        // A return from an interrupt goes to where the last jump went.
+        // A return from an interrupt has the target of the last jump.
         targets.dedup();
         let Some(&first) = targets.first() else { continue };
         let follows = |from: usize| {

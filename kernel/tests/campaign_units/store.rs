@@ -76,7 +76,7 @@ impl Unit for StoreKind {
 
     fn mend(self, tracer: &mut Tracer) -> Result<(), GeneralProtection> {
         tracer.running.resume()?;
-        // A buffer that has come to its threshold meanwhile waits for that.
+        // A buffer that has reached its threshold meanwhile waits for a drain.
         tracer.running.drain(&mut tracer.branches, &mut tracer.samples)
     }
 
@@ -110,7 +110,7 @@ impl Unit for StoreKind {
             Some(BufferMode::Circular) => {
                 let newest = targets(&branches.collector);
                 assert!(newest.len() > CAPACITY - 10, "{what}");
-                // A circular buffer has no place for a gap: only the count tells that something is missing.
+                // A circular buffer has no place for a gap: only the count reports the loss.
                 let off = stopped.records.loss(Half::Bts).abandoned > 0;
                 assert!(!whole || !off, "{what}");
                 let newest = &newest[if off { newest.len() - 300 } else { 0 }..];
@@ -135,7 +135,7 @@ impl Unit for StoreKind {
     }
 }
 
-/// Checks that the branches are all that were executed, but for what is missing where gaps are.
+/// Checks that the branches are all that were executed, except at gaps.
 fn check(collector: &Collector, executed: &[u64], what: &str) {
     let mut at = 0;
     let last = collector.stretches.len() - 1;

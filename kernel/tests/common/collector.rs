@@ -1,4 +1,4 @@
-//! Takes what was traced, and reads the targets of the machine's jumps out of it.
+//! Takes the trace, and reads the targets of the machine's jumps from it.
 
 use super::Ram;
 use pugmark_decoder_core::last_ip::LastIp;
@@ -13,7 +13,7 @@ pub(crate) struct Collector {
     /// The bytes between two gaps.
     pub(crate) stretches: Vec<Vec<u8>>,
     pub(crate) gaps: Vec<Gap>,
-    /// How many bytes it still takes.
+    /// The number of bytes that the sink still takes.
     pub(crate) appetite: Option<usize>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn synced(bytes: &[u8]) -> &[u8] {
     &bytes[offset as usize..]
 }
 
-/// Returns where `part` ends in `whole`, if it is a contiguous run of it.
+/// Returns the end of `part` in `whole`, if it is a contiguous run of it.
 pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usize> {
     (from..=whole.len().checked_sub(part.len())?)
         .find(|&at| whole[at..].starts_with(part))

@@ -6,7 +6,7 @@ use pugmark_model::{self as model, intel::VmxTransition};
 
 /// The guest's CR3.
 pub(crate) const GUEST_CR3: u64 = 0x9000;
-/// The distance of the guest's code from the program's.
+/// The distance between the guest's code and the program's.
 const GUEST: u64 = 0x10_0000;
 
 impl Machine {
@@ -25,7 +25,7 @@ impl Machine {
         machine
     }
 
-    /// Enters a guest that this kernel's units know nothing of, and leaves it: the VM exit clears IA32_DEBUGCTL.
+    /// Enters a guest unknown to this kernel's units, and leaves it: the VM exit clears IA32_DEBUGCTL.
     pub(crate) fn vm_exit(&self) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -76,7 +76,7 @@ impl Machine {
             concealed: false,
         };
         state.processor.vm_exit(&transition, &mut &*self.ram).expect("a VM exit");
-        // A PMI that was on its way comes in the host.
+        // A PMI in flight arrives in the host.
         pmi |= model::Processor::take_interrupt(&mut state.processor).is_some();
         (targets, pmi)
     }

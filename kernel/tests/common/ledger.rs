@@ -5,19 +5,19 @@ use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::intel::pt::Trace;
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 
-/// A sink that checks each byte: it knows which of all written bytes must come next.
+/// A sink that checks each byte: it knows the next one of all written bytes.
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
     ram: &'a Ram,
     /// The number of the next byte.
     next: u64,
-    /// The next byte may be a later one, because an unknown number of bytes was overwritten.
+    /// True if the next byte may be a later one, because an unknown number of bytes was overwritten.
     floats: bool,
-    /// The next bytes must be a PSB.
+    /// True if the next bytes must be a PSB.
     psb: bool,
-    /// Regions may end with PAD packets from the driver.
+    /// True if regions may end with PAD packets from the driver.
     pub(crate) pads: bool,
-    /// How many bytes the sink still takes.
+    /// The number of bytes that the sink still takes.
     pub(crate) appetite: Option<usize>,
     /// The reported losses, counted as a driver counts them.
     pub(crate) told: Loss,
@@ -44,7 +44,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Begins a trace that is checked from its beginning; what was written before it need not be complete.
+    /// Begins a trace that is checked from its beginning; bytes written before it may be missing.
     pub(crate) fn begin(&mut self) {
         (self.next, self.floats, self.psb) = (0, false, true);
         self.accounted = 0;
@@ -68,7 +68,7 @@ impl<'a> Ledger<'a> {
         self.assert_complete();
     }
 
-    /// Checks that everything that was written was delivered, or reported as lost.
+    /// Checks that all written bytes were delivered, or reported as lost.
     pub(crate) fn assert_complete(&self) {
         let written = self.ram.written();
         let complete = self.next == written || self.floats && self.next <= written;

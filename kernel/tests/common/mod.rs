@@ -41,31 +41,31 @@ struct State {
     /// The address of user code.
     ip: u64,
     tsc: u64,
-    /// The driver has run since the last user code.
+    /// True if the driver has run since the last user code.
     in_kernel: bool,
     /// The targets of all jumps while TraceEn was set.
     jumps: Vec<u64>,
-    /// After how many MSR accesses an access raises #GP, and how many do.
+    /// The number of MSR accesses before one raises #GP, and the number of those that do.
     fault_in: Option<(u32, u32)>,
     /// The register whose read was made to fault last.
     faulted_read: Option<u32>,
     accesses: u32,
     cr3: u64,
-    /// User code jumps between two places that are far from each other, which makes packets longer.
+    /// True if user code jumps between two distant places, which makes packets longer.
     far: bool,
-    /// After how many MSR accesses an interrupt arrives, and how many jumps its handler makes.
+    /// The number of MSR accesses before an interrupt, and the number of jumps in its handler.
     disturbance: Option<(u32, usize)>,
-    /// After how many accesses of MSRs and of the local APIC something happens, and what.
+    /// The number of accesses of MSRs and of the local APIC before an event, and the event.
     hook: Option<(u32, Box<dyn FnOnce()>)>,
     /// The targets of all jumps.
     executed: Vec<u64>,
-    /// An NMI arrived while the driver worked.
+    /// True if an NMI arrived while the driver worked.
     missed: bool,
-    /// The driver is serving a PMI: NMIs wait.
+    /// True while the driver serves a PMI: NMIs wait.
     in_handler: bool,
-    /// Software has enabled the local APIC.
+    /// True if software has enabled the local APIC.
     apic_enabled: bool,
-    /// In VMX operation, on a processor that cannot trace there.
+    /// True in VMX operation, on a processor that cannot trace there.
     vmx: bool,
 }
 
@@ -145,12 +145,12 @@ impl Machine {
         self.state.borrow_mut().disturbance = Some((accesses, jumps));
     }
 
-    /// Lets something happen before the access of an MSR or of the local APIC after `accesses` further ones.
+    /// Calls `happens` before the access of an MSR or of the local APIC after `accesses` further ones.
     pub(crate) fn at_access(&self, accesses: u32, happens: impl FnOnce() + 'static) {
         self.state.borrow_mut().hook = Some((accesses, Box::new(happens)));
     }
 
-    /// Cancels faults and what has not happened. Returns whether there was something to cancel.
+    /// Cancels faults and events that have not happened. Returns whether there were any.
     pub(crate) fn cancel(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let hook = state.hook.take();
@@ -170,8 +170,8 @@ impl Machine {
         result
     }
 
-    /// Delivers an NMI to the driver, between two of its accesses. The NMI's handler makes this many jumps, then does
-    /// what `handler` does.
+    /// Delivers an NMI to the driver, between two of its accesses. The NMI's handler makes this many jumps, then calls
+    /// `handler`.
     pub(crate) fn interrupt_driver(&self, jumps: usize, handler: impl FnOnce()) {
         let driver = kernel(HANDLER + 0x10);
         self.deliver_from(driver);
@@ -220,7 +220,7 @@ impl Machine {
         self.state.borrow_mut().far = true;
     }
 
-    /// Returns how many MSR accesses there were.
+    /// Returns the number of MSR accesses so far.
     pub(crate) fn accesses(&self) -> u32 {
         self.state.borrow().accesses
     }
@@ -287,7 +287,7 @@ impl Machine {
         before.ip
     }
 
-    /// Executes one taken conditional branch to itself: a long loop of it writes the same packets again and again.
+    /// Executes one taken conditional branch to itself: in a long loop it writes the same packets again and again.
     pub(crate) fn spin(&self) {
         let context = self.state.borrow().user();
         self.retire(context, context, &[0x75, 0xfe]);
@@ -301,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// Executes jumps until the condition holds; returns whether a PMI came on the way.
+    /// Executes jumps until the condition holds; returns whether a PMI came meanwhile.
     #[track_caller]
     pub(crate) fn jump_until(&self, is_so: impl Fn() -> bool) -> bool {
         let mut pmi = false;
@@ -400,7 +400,7 @@ impl Machine {
         unsafe { self.registers().set_lvt_pc(LvtPc::new(Delivery::Nmi).masked()) }.unwrap();
     }
 
-    /// Delivers an NMI to the processor: what is executed from then on is the handler.
+    /// Delivers an NMI to the processor: from then on the handler executes.
     pub(crate) fn deliver(&self) {
         let context = self.state.borrow().user();
         self.deliver_from(context);
@@ -442,7 +442,7 @@ impl Machine {
         }
     }
 
-    /// Lets happen what [`Machine::at_access`] has asked for.
+    /// Runs the event of [`Machine::at_access`].
     fn hooked(&self) {
         let hook = self.state.borrow_mut().hook.take();
         match hook {
@@ -452,7 +452,7 @@ impl Machine {
         }
     }
 
-    /// Lets happen what comes between two accesses of the driver.
+    /// Runs the events between two accesses of the driver.
     fn disturbed(&self) {
         self.hooked();
         let jumps = match &mut self.state.borrow_mut().disturbance {
@@ -481,7 +481,7 @@ impl std::fmt::Debug for Registers {
     }
 }
 
-// SAFETY: they are of the one processor of the machine.
+// SAFETY: the registers are those of the machine's only processor.
 unsafe impl Msr for Registers {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.0.disturbed();
@@ -520,7 +520,7 @@ unsafe impl Msr for Registers {
     }
 }
 
-// SAFETY: it is the entry of the one processor of the machine.
+// SAFETY: the entry is that of the machine's only processor.
 unsafe impl LocalApic for Registers {
     fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
         self.0.hooked();
@@ -567,12 +567,12 @@ impl State {
     }
 }
 
-/// Traces user code only, so that the handler is not in the trace.
+/// Returns a configuration for user code only, so that the handler is not in the trace.
 pub(crate) fn user_code() -> PtConfig {
     PtConfig::new().user(true)
 }
 
-/// This many jumps are enough for everything that a test waits for.
+/// A number of jumps that suffices for every event that a test waits for.
 const JUMPS: u32 = 20_000;
 const APIC_BASE: u32 = 0x1b;
 const RTIT_CTL: u32 = 0x570;

@@ -17,14 +17,14 @@ pub(crate) struct Ram {
     /// The number of the allocation that fails.
     pub(crate) fail_at: Cell<Option<u32>>,
     pub(crate) allocations: Cell<u32>,
-    /// The blocks of more than 4 KiB that there still are, by their sizes; `None` if there are as many as fit.
+    /// The remaining blocks of more than 4 KiB, by their sizes; `None` if there are as many as fit.
     pub(crate) pieces: RefCell<Option<Vec<u64>>>,
     /// Addresses that the processor wrote to although nothing is allocated there.
     pub(crate) strays: RefCell<Vec<u64>>,
-    /// Freed blocks are given out again.
+    /// True if freed blocks are given out again.
     pub(crate) reuses: Cell<bool>,
     freed: RefCell<Vec<(PhysAddr, Request)>>,
-    /// How many bytes the processor has written.
+    /// The number of bytes that the processor has written.
     written: Cell<u32>,
     /// For each byte, its number in the stream of written bytes, from 1, and its value; 0 if the processor has not
     /// written it.
@@ -57,12 +57,12 @@ impl Ram {
         }
     }
 
-    /// Returns how many bytes the processor has written.
+    /// Returns the number of bytes that the processor has written.
     pub(crate) fn written(&self) -> u64 {
         u64::from(self.written.get())
     }
 
-    /// Writes zeros to all that the processor has written, without the processor or the driver knowing.
+    /// Writes zeros over all bytes that the processor has written, unknown to the processor and the driver.
     pub(crate) fn clear_traced(&self) {
         for (n, _) in self.numbers.borrow().iter().enumerate().filter(|(_, number)| **number > 0) {
             self.traced.borrow_mut()[n] = 0;
@@ -91,7 +91,7 @@ impl Ram {
         (start..=start + self.size as usize - bytes.len()).contains(&(bytes.as_ptr() as usize))
     }
 
-    /// Returns how many blocks are allocated.
+    /// Returns the number of allocated blocks.
     pub(crate) fn live(&self) -> usize {
         self.live.borrow().len()
     }
@@ -193,14 +193,14 @@ impl PhysMemory for &Ram {
     }
 }
 
-/// The layout of memory whose addresses are as aligned as the physical ones, up to a page.
+/// Returns the layout of memory whose addresses are as aligned as the physical ones, up to a page.
 fn in_pages(size: usize) -> Layout {
     Layout::from_size_align(size, 0x1000).expect("a size that fits")
 }
 
 impl Drop for Ram {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new` like this, and no block is used any more.
+        // SAFETY: allocated by `new` like this, and no block is still in use.
         unsafe { dealloc(self.memory.as_ptr(), in_pages(self.size as usize)) };
     }
 }

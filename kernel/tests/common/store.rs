@@ -17,7 +17,7 @@ use x86_64::{PhysAddr, VirtAddr};
 /// A recording on this machine.
 pub(crate) type Recording<'a> = DsRunning<Registers, &'a Ram>;
 
-/// What is recorded.
+/// The recording of the debug store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// Branches of user code, in this mode.
@@ -28,7 +28,7 @@ pub(crate) enum What {
     Both,
 }
 
-/// Leaves room for some hundred branches before a PMI.
+/// Branch records with room for some hundred branches before a PMI.
 pub(crate) const INTERRUPT: What = What::Branches(BufferMode::Interrupt { spare: SPARE });
 pub(crate) const CIRCULAR: What = What::Branches(BufferMode::Circular);
 
@@ -39,7 +39,7 @@ pub(crate) const CAPACITY: usize = 400;
 pub(crate) const PERIOD: u64 = 100;
 
 impl What {
-    /// Returns how branches are recorded, if they are.
+    /// Returns the mode of the branch buffer, if branches are recorded.
     pub(crate) fn branches(self) -> Option<BufferMode> {
         match self {
             Self::Branches(mode) => Some(mode),

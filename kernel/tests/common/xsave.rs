@@ -38,19 +38,19 @@ impl Machine {
         saved
     }
 
-    /// An instruction of the driver.
+    /// Returns an instruction of the driver.
     fn instruction(tsc: u64, bytes: &'static [u8]) -> model::Retired<'static> {
         let after = kernel(HANDLER + 0x10 + bytes.len() as u64);
         model::Retired { before: kernel(HANDLER + 0x10), after, bytes, tsc, operand: 0 }
     }
 }
 
-// SAFETY: they are the instructions of the one processor of the machine.
+// SAFETY: the instructions run on the machine's only processor.
 unsafe impl PtStateInstructions for Registers {
     fn xsaves(&mut self, area: &mut PtStateArea) {
         self.0.disturbed();
         let mut state = self.0.state.borrow_mut();
-        // It does not fault.
+        // The instruction does not fault.
         state.accesses += 1;
         state.in_kernel = true;
         let xsaves = Machine::instruction(state.tsc, &[0x48, 0x0f, 0xc7, 0x2f]);

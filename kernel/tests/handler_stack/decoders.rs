@@ -25,7 +25,7 @@ use std::path::Path;
 /// The number of traces, each of which is a damaged scenario or two.
 const ROUNDS: usize = 500;
 
-/// A trace to decode: its bytes, where it is cut, the code.
+/// A trace to decode: its bytes, the places where it is cut, and the code.
 pub(crate) struct Case {
     name: String,
     scenario: Scenario,
@@ -72,7 +72,7 @@ pub(crate) fn cases() -> Vec<Case> {
     (0..ROUNDS).map(case).collect()
 }
 
-/// Returns how many bytes of stack a sink takes at most for any of these traces.
+/// Returns the maximum stack in bytes that a sink takes for any of these traces.
 pub(crate) fn measure(cases: &[Case], kind: Kind) -> usize {
     let mut painted = Painted::new();
     let mut most = 0;
@@ -162,7 +162,7 @@ fn run<S: Sink>(case: &Case, painted: &mut Painted, sink: &mut S, finish: impl F
     painted.call(|| finish(sink));
 }
 
-/// Takes everything, and keeps a number.
+/// A sink that takes everything, and keeps a number.
 #[derive(Default)]
 struct Take(u64);
 
@@ -238,7 +238,7 @@ impl ExecutionSink for InsnsAndEdges<'_> {
     fn event(&mut self, _: &Event) {}
 }
 
-/// Reads packets in the handler.
+/// A sink that reads packets in the handler.
 struct OfPackets<'m>(PacketStream<'static, 'm>, Take);
 
 impl Sink for OfPackets<'_> {
@@ -252,7 +252,7 @@ impl Sink for OfPackets<'_> {
     }
 }
 
-/// Reads outcomes, targets and events in the handler.
+/// A sink that reads outcomes, targets and events in the handler.
 struct OfAnswers<'m>(AnswerStream<'static, 'm>, Take);
 
 impl Sink for OfAnswers<'_> {

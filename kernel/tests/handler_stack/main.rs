@@ -1,7 +1,7 @@
 //! The stack that the driver takes in an interrupt handler, with each sink: at most `HANDLER_STACK`.
 //!
-//! In optimised code and without optimisation it is another: `cargo xtask test` runs this with the profiles `dev`,
-//! `unoptimised` and `release`.
+//! The depth depends on optimisation: `cargo xtask test` runs this with the profiles `dev`, `unoptimised` and
+//! `release`.
 #![cfg(all(target_arch = "x86_64", not(miri)))]
 
 #[path = "../amd/machine.rs"]

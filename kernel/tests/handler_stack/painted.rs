@@ -1,4 +1,4 @@
-//! A painted stack for the driver's code. What stands for the hardware runs on the thread's own stack.
+//! A painted stack for the driver's code. The model of the hardware runs on the thread's own stack.
 
 use pugmark_kernel::lapic::{LocalApic, LvtPc};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
@@ -6,10 +6,10 @@ use std::arch::asm;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Many times what any handler takes.
+/// The size of the stack: many times the need of any handler.
 const SIZE: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
-/// More than the red zone below a stack pointer.
+/// A distance larger than the red zone below a stack pointer.
 const APART: usize = 256;
 
 thread_local! {
@@ -41,12 +41,12 @@ impl Painted {
         (&raw const self.0.0 as usize) + SIZE
     }
 
-    /// Returns how many bytes below the top an address on this stack lies.
+    /// Returns the distance of an address on this stack from the top, in bytes.
     pub(crate) fn depth(&self, address: usize) -> usize {
         self.top() - address
     }
 
-    /// Returns how many bytes all calls have used at most.
+    /// Returns the maximum number of bytes that any call has used.
     pub(crate) fn used(&self) -> usize {
         SIZE - self.0.0.iter().take_while(|byte| **byte == PAINT).count()
     }
@@ -65,7 +65,7 @@ fn on_own_stack<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Calls `work` with its stack below `top`, and stores the stack pointer of now to `before`.
+/// Calls `work` with its stack below `top`, and stores the current stack pointer to `before`.
 #[inline(never)]
 fn call_at<R>(top: usize, before: *mut usize, work: impl FnOnce() -> R) -> R {
     struct Call<W, R>(Option<W>, Option<std::thread::Result<R>>);

@@ -1,4 +1,4 @@
-//! The way from an interrupt to the sinks, for each unit that asks for PMIs.
+//! The path from an interrupt to the sinks, for each unit that requests PMIs.
 
 use super::amd;
 use super::common::store::{INTERRUPT, What};
@@ -23,14 +23,14 @@ use pugmark_kernel::pmi::{Handler, Pmi};
 use pugmark_kernel::slot::{Interrupt, Slot, Traced};
 use pugmark_model::intel::IntelSettings;
 
-/// The bytes of stack that a handler has used: all in all, and where it called the sink.
+/// The bytes of stack that a handler has used: in total, and at the call of the sink.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depths {
     pub(crate) all: usize,
     pub(crate) sink: usize,
 }
 
-/// Takes everything, and notes the lowest address of the stack at which it was called.
+/// A sink that takes everything, and notes the lowest stack address of its calls.
 struct Probe(usize);
 
 impl Probe {
@@ -61,12 +61,12 @@ impl SampleSink for Probe {
     }
 }
 
-/// After the first PMIs, the next ones do nothing new.
+/// The number of PMIs served: after the first ones, the next ones do nothing new.
 const PMIS: u32 = 20;
 
 type Accessors<R> = (Apart<R>, Apart<R>);
 
-/// Calls the handler at each interrupt that `run` says has come, and stops what is traced.
+/// Calls the handler at each interrupt that `run` reports, and stops the trace.
 fn serve<T: Traced, R: Msr + LocalApic + Clone>(
     slot: &Slot<T, impl Fn() -> Accessors<R>>,
     mut run: impl FnMut() -> bool,
@@ -110,7 +110,7 @@ impl<S: Sink> Traced for Pt<'_, S> {
     }
 }
 
-/// Intel PT, in each of the buffers whose PMIs come: one with a reserve, a ring, regions that the driver chains.
+/// Measures Intel PT in each kind of buffer with PMIs: with a reserve, a ring, regions that the driver chains.
 pub(crate) fn pt() -> Depths {
     let small = |regions, regions_per_table, contiguous| Layout::Topa {
         size: RegionSize::K4,
@@ -133,7 +133,7 @@ pub(crate) fn pt() -> Depths {
     most
 }
 
-/// Intel PT, whose bytes another processor takes.
+/// Measures Intel PT whose bytes another processor takes.
 pub(crate) fn relay() -> Depths {
     let machine = Machine::new("skylake", IntelSettings::default());
     let mut memory = vec![0; 1 << 20];
@@ -196,7 +196,7 @@ impl Traced for Store<'_> {
     }
 }
 
-/// The debug store: branch records and samples.
+/// Measures the debug store: branch records and samples.
 pub(crate) fn store(what: What) -> Depths {
     let mut most = Depths::default();
     for profile in ["core2", "nehalem", "skylake", "icelake"] {
@@ -224,7 +224,7 @@ pub(crate) fn store(what: What) -> Depths {
     most
 }
 
-/// Branch records whose PMIs come.
+/// Branch records with PMIs.
 pub(crate) const BRANCHES: What = INTERRUPT;
 
 struct Traces<'a> {
@@ -245,7 +245,7 @@ impl Traced for Traces<'_> {
     }
 }
 
-/// Intel PT with samples in its trace.
+/// Measures Intel PT with samples in its trace.
 pub(crate) fn traced_samples() -> Depths {
     let machine = Machine::new("tremont", IntelSettings { pmi_skid: 0, ..IntelSettings::default() });
     let registers = || Apart(machine.registers());
@@ -274,7 +274,7 @@ pub(crate) fn traced_samples() -> Depths {
     )
 }
 
-/// The last branch records, which a handler may read.
+/// Measures the last branch records, which a handler may read.
 pub(crate) fn last_branches() -> Depths {
     let mut painted = Painted::new();
     for profile in ["core2", "nehalem", "skylake", "icelake"] {
@@ -311,7 +311,7 @@ impl Traced for Amd {
     }
 }
 
-/// AMD's counters and IBS in one handler.
+/// Measures AMD's counters and IBS in one handler.
 pub(crate) fn counters_and_ibs() -> Depths {
     let mut most = Depths::default();
     for profile in ["barcelona", "zen2", "zen5"] {
@@ -346,7 +346,7 @@ pub(crate) fn counters_and_ibs() -> Depths {
     most
 }
 
-/// AMD's last branches, which a handler may read.
+/// Measures AMD's last branches, which a handler may read.
 pub(crate) fn amd_branches() -> Depths {
     let mut painted = Painted::new();
     let machine = amd::Machine::new("zen4", 0);

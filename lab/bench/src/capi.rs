@@ -1,4 +1,4 @@
-//! Our libipt.so.2 beside the installed one: both in this process, called in the same way by the same code.
+//! Our libipt.so.2 compared with the installed one: both in this process, called by the same code.
 
 use super::{
     load::Load,
@@ -13,19 +13,19 @@ use pugmark_harness::{
 };
 use std::time::Duration;
 
-/// What is asked of both, and the name of that.
+/// The layers to measure: name, and function.
 const LAYERS: [(&str, Measure); 4] =
     [("packets", packets), ("query", query), ("insns", insns), ("blocks", blocks)];
 
 type Measure = fn(&Libraries, &Load, Duration) -> Result<Vec<Speed>>;
 
-/// Ours and theirs.
+/// The two libraries: ours and the installed one.
 pub(super) struct Libraries([Libipt; 2]);
 
 const NAMES: [&str; 2] = ["pugmark-capi", "libipt"];
 
 impl Libraries {
-    /// Builds ours, and loads both.
+    /// Builds our library, and loads both.
     pub(super) fn load(theirs: Option<Libipt>) -> Result<Self> {
         let theirs = theirs.context("libipt is not installed: nothing to compare with")?;
         cargo(&["build", "--release", "--package", "pugmark-capi"], &[])?;
@@ -94,7 +94,7 @@ fn insns(libraries: &Libraries, load: &Load, least: Duration) -> Result<Vec<Spee
     libraries.race_images(load, least, |image| image.insns(&load.trace).ok())
 }
 
-/// The sum is the number of blocks: both libraries make the same ones.
+/// Measures blocks. The sum is their number: both libraries make the same ones.
 fn blocks(libraries: &Libraries, load: &Load, least: Duration) -> Result<Vec<Speed>> {
     libraries.race_images(load, least, |image| {
         image.blocks(&load.trace).ok().map(|(count, sum)| TimedDecode { count, sum })

@@ -1,8 +1,8 @@
-//! Processor time, to which other work on the machine does not count.
+//! Processor time, which excludes other work on the machine.
 
 use std::time::Duration;
 
-/// How long this thread has run on a processor.
+/// Returns the processor time of this thread.
 pub(super) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a local timespec that is only written to.

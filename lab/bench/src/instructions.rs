@@ -1,7 +1,8 @@
-//! `cargo xtask bench --instructions`: how many machine instructions each layer takes, counted by callgrind.
+//! `cargo xtask bench --instructions`: the number of machine instructions of each layer, counted by callgrind.
 //!
-//! This program runs itself in callgrind, which counts everything from its start. So each layer decodes a trace not at
-//! all, once, and twice, and the differences are the first decode and the second one, which knows all blocks.
+//! This program runs itself in callgrind, which counts everything from the program's start. So each layer decodes a
+//! trace zero times, once and twice. The differences are the cost of the first decode and of the second, for which all
+//! blocks are cached.
 
 use super::{
     layers::{self, GRAPH_WORDS},
@@ -17,13 +18,13 @@ use pugmark_decoder_core::{
 };
 use std::{hint::black_box, process::Command};
 
-/// How much of each trace is decoded.
+/// The number of bytes of each trace that are decoded.
 const BYTES: usize = 256 << 10;
 
-/// The recordings that are counted if no others are wanted.
+/// The recordings that are counted if none is named.
 const RECORDINGS: [&str; 2] = ["python3", "python3-timing"];
 
-/// A layer: its name, what it hands out, and a decode, which returns how much that was.
+/// A layer: its name, its items, and a decode, which returns the number of items.
 struct CountedLayer {
     name: &'static str,
     item: &'static str,
@@ -63,7 +64,7 @@ const LAYERS: [CountedLayer; 6] = [
     },
 ];
 
-/// Counts blocks as they are in the graph.
+/// A sink that counts blocks as they are in the graph.
 struct BlockCount(u64);
 
 impl ExecutionSink for BlockCount {
@@ -84,7 +85,7 @@ impl ExecutionSink for BlockCount {
 pub(super) fn count(only: &[String], is_wanted: impl Fn(&str) -> bool) -> Result<()> {
     let default = RECORDINGS.map(String::from);
     for load in record::recordings(if only.is_empty() { &default } else { only }, false)? {
-        // `python3` is a part of all its names.
+        // All names of Python's recordings contain `python3`.
         if only.is_empty() && !RECORDINGS.contains(&&*load.name) {
             continue;
         }
@@ -108,7 +109,7 @@ pub(super) fn count(only: &[String], is_wanted: impl Fn(&str) -> bool) -> Result
     Ok(())
 }
 
-/// What this program does in callgrind: decodes as `what` says, which is a recording, a layer and how often.
+/// Decodes in callgrind; `what` names the recording, the layer and the number of times.
 pub(super) fn decode_in_callgrind(what: &str) -> Result<()> {
     let [name, layer, times] =
         what.split(',').collect::<Vec<_>>().try_into().ok().context("not three parts")?;
@@ -119,7 +120,7 @@ pub(super) fn decode_in_callgrind(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Decodes the beginning of a trace that many times. Returns how many items there were the last time.
+/// Decodes the beginning of a trace that many times. Returns the number of items of the last decode.
 fn decode(load: &Load, layer: &CountedLayer, times: u32) -> u64 {
     let trace = load.trace.get(..BYTES).unwrap_or(&load.trace);
     let sections = load.sections();
@@ -128,7 +129,7 @@ fn decode(load: &Load, layer: &CountedLayer, times: u32) -> u64 {
     (0..times).fold(0, |_, _| (layer.decode)(black_box(trace), Image::new(&sections), &mut graph, &mut map))
 }
 
-/// The machine instructions of this program when it decodes that many times.
+/// Returns the number of machine instructions of this program when it decodes that many times.
 fn counted(recording: &str, layer: &str, times: u32) -> Result<u64> {
     let mut callgrind = Command::new("valgrind");
     callgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
@@ -139,7 +140,7 @@ fn counted(recording: &str, layer: &str, times: u32) -> Result<u64> {
     collected(&text).with_context(|| format!("callgrind does not say how much it counted: {text}"))
 }
 
-/// What callgrind says it counted.
+/// Returns the count that callgrind reports.
 fn collected(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("Collected :")?;
     rest.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,5 @@
-//! Each layer: a run of ours and of whoever else has that layer. Another layer is one more row of [`LAYERS`].
+//! The layers: each is run with our decoder and with every other one that has it. A further layer is one more row of
+//! [`LAYERS`].
 
 use super::{
     load::Load,
@@ -28,15 +29,15 @@ use std::{hint::black_box, time::Duration};
 /// The memory of the graph of blocks, in 32-bit words.
 pub(super) const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
 
-/// What our decoder is told: the processor's errata, as `pugmark` tells it, because the ways around them cost time. The
-/// recordings are of the recorder's usual processor, a Skylake. The other decoders are told nothing.
+/// The configuration of our decoder: with the processor's errata, as `pugmark` sets them, because their workarounds
+/// cost time. The recordings are of the recorder's usual processor, a Skylake. The other decoders get no configuration.
 const CONFIG: Config<'static> = Config { errata: SKYLAKE, ..Config::new() };
 const SKYLAKE: Errata = match Errata::of(Cpu::intel(6, 94, 3)) {
     Ok(errata) => errata,
     Err(_) => panic!("a Skylake is in the table"),
 };
 
-/// A trace with its code, as each decoder wants it.
+/// A trace with its code, in the form that each decoder needs.
 pub(super) struct Setup<'a> {
     pub(super) load: &'a Load,
     pub(super) image: Image<'a>,
@@ -48,7 +49,7 @@ pub(super) struct Setup<'a> {
 pub(super) struct Layer {
     pub(super) name: &'static str,
     run: fn(&Setup<'_>, Duration) -> Result<Vec<Speed>>,
-    /// Whether all decoders must give the same.
+    /// True if all decoders must give the same result.
     same: bool,
 }
 
@@ -118,7 +119,7 @@ fn event_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
 fn query_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     if let Some(library) = setup.libipt {
-        // To add up the outcomes one by one takes longer than to decode them, so it is not measured.
+        // Adding up the outcomes one by one takes longer than decoding them, so it is not measured.
         let (answers, theirs) = (answers(trace), library.query(trace)?);
         ensure!(answers == theirs, "{}, query: libipt has {theirs:?}, not {answers:?}", setup.load.name);
     }
@@ -127,7 +128,7 @@ fn query_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     Ok(race(contenders, least))
 }
 
-/// Outcomes as they are in a packet: all of them in one call. libipt hands each out by itself.
+/// Measures outcomes that are delivered a packet at a time. libipt delivers each outcome separately.
 fn slice_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     let mut contenders = vec![own(|| query_slices(trace))];
@@ -183,12 +184,13 @@ fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let mut graph = Graph::new(&mut memory);
     let mut map = Box::new([0; EDGES]);
     if let Some(image) = their_image(setup)? {
-        // libipt has no edges, and the other decoders define them otherwise. So they are found in its instructions.
+        // libipt has no edges, and the other decoders define them differently. So they are derived from libipt's
+        // instructions.
         let mut theirs = Box::new([0; EDGES]);
         let mut their_edges = EdgeMap::<false>::new(&mut theirs);
         image.edges(trace, |edge| their_edges.edge(edge))?;
         let their_count = their_edges.taken();
-        // In the second round the graph knows all blocks.
+        // In the second round the graph has all blocks.
         for _ in 0..2 {
             map.fill(0);
             let count = edges(trace, setup.image, &mut graph, &mut map).count;
@@ -237,7 +239,7 @@ fn their_blocks(image: &LibiptImage<'_>, trace: &[u8]) -> Option<TimedDecode> {
     image.blocks(trace).ok().map(|(insns, _)| TimedDecode { count: insns, sum: 0 })
 }
 
-/// Adds up what packets hold, as the other decoders' sums do.
+/// A sink that adds up the contents of packets, as the other decoders' sums do.
 struct Held(TimedDecode);
 
 impl packet::PacketSink for Held {
@@ -275,7 +277,7 @@ impl packet::PacketSink for Held {
     }
 }
 
-/// Hands out every packet.
+/// Decodes every packet.
 pub(super) fn packets(trace: &[u8]) -> TimedDecode {
     let (mut packets, mut last_ip) = (Packets::with_config(trace, CONFIG), LastIp::new());
     let mut held = Held(TimedDecode::default());
@@ -296,8 +298,8 @@ fn events(trace: &[u8]) -> TimedDecode {
     decoded
 }
 
-/// Adds up the answers about every branch as libipt's run does. Events are taken, but not counted: libipt tells some of
-/// them otherwise.
+/// A sink that adds up the answers about every branch as libipt's run does. Events are taken, but not counted: libipt
+/// reports some of them differently.
 #[derive(Default)]
 struct Summed(TimedDecode);
 
@@ -313,7 +315,7 @@ impl AnswerSink for Summed {
     fn event(&mut self, _: &Event) {}
 }
 
-/// Takes every outcome by itself, and every target.
+/// A sink that takes every outcome separately, and every target.
 #[derive(Default)]
 struct EachAnswer(TimedDecode);
 
@@ -336,7 +338,7 @@ impl AnswerSink for EachAnswer {
     }
 }
 
-/// Takes the outcomes of a packet together.
+/// A sink that takes the outcomes of a packet together.
 #[derive(Default)]
 struct Slices(TimedDecode);
 
@@ -381,7 +383,7 @@ pub(super) fn query_slices(trace: &[u8]) -> TimedDecode {
     answers.0
 }
 
-/// The same as [`query`] from slices of `slice` bytes.
+/// Returns the same as [`query`] from slices of `slice` bytes.
 pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
     let (mut answers, mut kept) = (EachAnswer::default(), <Kept>::new());
     let mut stream = AnswerStream::new(CONFIG, &mut kept);
@@ -392,7 +394,7 @@ pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
     answers.0
 }
 
-/// Takes the address of every instruction.
+/// A sink that takes the address of every instruction.
 #[derive(Default)]
 struct Insns(TimedDecode);
 
@@ -415,7 +417,7 @@ pub(super) fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Ti
     insns.0
 }
 
-/// Takes every block; counts their instructions, because decoders differ in where a block ends.
+/// A sink that takes every block, and counts instructions, because decoders differ in the ends of blocks.
 #[derive(Default)]
 struct Blocks(TimedDecode);
 
@@ -439,7 +441,7 @@ pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> T
     blocks.0
 }
 
-/// The same from slices of `slice` bytes.
+/// Returns the same as [`blocks`] from slices of `slice` bytes.
 pub(super) fn blocks_of_slices(
     trace: &[u8],
     image: Image<'_>,

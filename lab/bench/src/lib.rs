@@ -1,9 +1,8 @@
-//! Measures how fast each layer decodes, beside libipt, iptr-decoder, iptr-edge-analyzer and ptcov
-//! in the same run.
+//! Measures the speed of each decoder layer, with libipt, iptr-decoder, iptr-edge-analyzer and ptcov in the same run.
 //!
 //! The decoders take turns, and the fastest turn of each counts, in the processor time of the thread: on a machine that
-//! also does other work, this says most about the program. Everybody uses what it decodes in the same way: it is added
-//! up, and where the layers are the same the sums must be equal.
+//! also does other work, this is the best measure of the program. Every decoder's output is used in the same way: it is
+//! added up, and for equal layers the sums must be equal.
 
 mod capi;
 mod clock;
@@ -87,10 +86,10 @@ pub struct BenchOptions {
     plots: Option<PathBuf>,
 }
 
-/// Measures what the options say, in this process: it must be an optimised build.
+/// Measures as the options select, in this process, which must be an optimised build.
 ///
 /// # Errors
-/// If a recording cannot be made or read, or two decoders do not agree on what it holds.
+/// If a recording cannot be made or read, or two decoders disagree on its content.
 pub fn bench(options: &BenchOptions) -> Result<()> {
     match &options.decode {
         Some(what) => instructions::decode_in_callgrind(what),
@@ -102,7 +101,7 @@ fn measure(options: &BenchOptions) -> Result<()> {
     if options.recorder {
         return recorder::measure();
     }
-    // libipt reads code from files; the generated code is written here.
+    // libipt reads code from files, so the generated code is written here.
     let scratch = std::env::temp_dir().join(format!("pugmark-bench-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
     let done = bench_in(options, &scratch);
@@ -182,7 +181,7 @@ fn finish(options: &BenchOptions, report: &Report, loads: &[Load]) -> Result<()>
     Ok(())
 }
 
-/// The decoders beside libipt, if they can be built.
+/// Returns the decoders beside libipt, if they can be built.
 fn peers() -> Option<Peers> {
     Peers::build().map_err(|error| println!("no comparison but with libipt: {error:#}")).ok()
 }

@@ -1,4 +1,4 @@
-//! What is measured: a trace and its code.
+//! The input of a measurement: a trace and its code.
 
 use anyhow::{Context, Result};
 use pugmark_decoder_core::image::{AddressSpace, Section};
@@ -11,12 +11,12 @@ pub(super) struct Load {
     pub(super) trace: Vec<u8>,
     pub(super) code: Vec<(u64, Vec<u8>)>,
     pub(super) files: Vec<FileSection>,
-    /// Whether the trace has timing packets.
+    /// True if the trace has timing packets.
     pub(super) timing: bool,
 }
 
 impl Load {
-    /// The sections of the code.
+    /// Returns the sections of the code.
     pub(super) fn sections(&self) -> Vec<Section<'_>> {
         self.code
             .iter()

@@ -40,7 +40,7 @@ pub(super) enum EdgePeer {
 }
 
 impl Peers {
-    /// Builds and loads them.
+    /// Builds and loads the decoders.
     pub(super) fn build() -> Result<Self> {
         let manifest = workspace().join("lab/bench/peers/Cargo.toml");
         let folder = target_folder().join("bench/peers");
@@ -49,7 +49,7 @@ impl Peers {
         cargo(&[&build[..], &[&manifest, "--target-dir", &target]].concat(), &[])?;
         // SAFETY: Rust libraries have no constructors but those of std.
         let library = unsafe { Library::new(folder.join("release/libpugmark_peers.so")) }?;
-        // Its functions are used until the program ends, so it is never unloaded.
+        // The library's functions are used until the program ends, so it is never unloaded.
         let library: &'static Library = Box::leak(Box::new(library));
         /// The function of this name, with the type of the field to which it is assigned.
         macro_rules! function {
@@ -66,14 +66,14 @@ impl Peers {
         })
     }
 
-    /// iptr-decoder: the packets up to the end of the trace or an error, and what they hold.
+    /// Runs iptr-decoder; returns the packets up to the end of the trace or an error, and the sum of their contents.
     pub(super) fn packets(&self, trace: &[u8]) -> TimedDecode {
         // SAFETY: the trace has this length.
         let Outcome { count, sum, .. } = unsafe { (self.packets)(trace.as_ptr(), trace.len()) };
         TimedDecode { count, sum }
     }
 
-    /// A decoder of edges, which keeps what it has learnt from run to run.
+    /// Returns a decoder of edges, which keeps its cache from run to run.
     pub(super) fn edges<'a>(&'a self, which: EdgePeer, load: &'a Load) -> Edges<'a> {
         let section =
             |(base, bytes): &(u64, Vec<u8>)| Section { base: *base, bytes: bytes.as_ptr(), len: bytes.len() };
@@ -102,7 +102,7 @@ impl Edges<'_> {
 
 impl Drop for Edges<'_> {
     fn drop(&mut self) {
-        // SAFETY: the decoder was made by the same library and is not used any more.
+        // SAFETY: the decoder was made by the same library and is not used afterwards.
         unsafe { (self.peers.edges_free)(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! Plots as SVG: text, so that a repository can keep them and a reader can see what changed.
+//! Plots as SVG: text, so that a repository can keep them and a diff shows changes.
 
 use super::scaling::Curve;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ const BOTTOM: f64 = 50.0;
 const TOP: f64 = 40.0;
 const RIGHT: f64 = 190.0;
 
-/// Colours that people who see few colours can tell apart.
+/// Colours that colour-blind people can tell apart.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 
@@ -18,12 +18,12 @@ fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
-/// The text with what XML would read otherwise replaced.
+/// Returns the text with XML's special characters escaped.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The least of 1, 2 and 5 times a power of ten that is not below `number`.
+/// Returns the least of 1, 2 and 5 times a power of ten that is not below `number`.
 fn round_up(number: f64) -> f64 {
     let power = 10_f64.powf(number.max(f64::MIN_POSITIVE).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -68,7 +68,7 @@ fn legend(svg: &mut String, index: usize, name: &str) {
     let _ = writeln!(svg, "<text x=\"{}\" y=\"{y}\">{}</text>", x + 15.0, escaped(name));
 }
 
-/// Curves from the origin; `logarithmic` is for x.
+/// Draws curves from the origin; `logarithmic` is for x.
 pub(super) fn curves(title: &str, x: &str, y: &str, logarithmic: bool, curves: &[Curve]) -> String {
     let scale = |x: f64| if logarithmic { x.max(1.0).log2() } else { x };
     let points = || curves.iter().flat_map(|curve| &curve.points);
@@ -106,10 +106,10 @@ pub(super) fn curves(title: &str, x: &str, y: &str, logarithmic: bool, curves: &
     svg + "</svg>\n"
 }
 
-/// Groups of bars on a logarithmic scale: each group has a name, and the bars in it have the names of `series`.
+/// Draws groups of bars on a logarithmic scale: each group has a name, and its bars have the names of `series`.
 pub(super) fn bars(title: &str, y: &str, series: &[&str], groups: &[(String, Vec<Option<f64>>)]) -> String {
     let values = || groups.iter().flat_map(|(_, bars)| bars.iter().flatten().copied());
-    // So that the lowest bar has a height, too.
+    // The margin gives the lowest bar a height, too.
     let least = (values().fold(f64::MAX, f64::min).max(1e-3).log10() - 0.05).floor();
     let most = values().fold(1e-2, f64::max).log10().ceil().max(least + 1.0);
     let place =

@@ -7,38 +7,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The least duration of a turn; if the clock were read more often, reading it would be measured too.
+/// The minimum duration of a turn: reading the clock more often would distort the measurement.
 const TURN_TIME: Duration = Duration::from_millis(5);
 
-/// How many turns each decoder gets at least.
+/// The minimum number of turns of each decoder.
 const LEAST_TURNS: usize = 5;
 
-/// The name of a decoder, and a run; `None` if it cannot decode this.
+/// The name of a decoder, and a run; `None` if it cannot decode this trace.
 pub(super) struct Contender<'a> {
     pub(super) name: &'static str,
     pub(super) run: Box<dyn FnMut() -> Option<TimedDecode> + 'a>,
 }
 
-/// How fast a decoder was.
+/// The speed of a decoder.
 #[derive(Clone, Debug)]
 pub(super) struct Speed {
     pub(super) name: &'static str,
     pub(super) decoded: TimedDecode,
-    /// The fastest turn, for one run.
+    /// The time of one run in the fastest turn.
     pub(super) seconds_min: f64,
     pub(super) seconds_median: f64,
-    /// The quartiles of how many times as long it took as the first decoder did in the same round.
+    /// The quartiles of its time relative to the first decoder's in the same round.
     pub(super) ratios: [f64; 3],
 }
 
 impl Speed {
-    /// How many times as long it takes as `first`, both in their fastest turns.
+    /// Returns its time relative to that of `first`, both in their fastest turns.
     pub(super) fn ratio(&self, first: &Self) -> f64 {
         self.seconds_min / first.seconds_min
     }
 }
 
-/// Measures all decoders in turn, for about `least` each. Those that cannot decode this are left out.
+/// Measures all decoders in turn, for about `least` each. Those that cannot decode this trace are left out.
 pub(super) fn race(mut contenders: Vec<Contender<'_>>, least: Duration) -> Vec<Speed> {
     contenders.retain_mut(|contender| (contender.run)().is_some());
     let mut turns: Vec<Vec<f64>> = contenders.iter().map(|_| vec![]).collect();

@@ -1,8 +1,8 @@
-//! Recordings of programs that everybody has, made by `pugmark record` and kept in the build folder.
+//! Recordings of common programs, made by `pugmark record` and kept in the build folder.
 //!
-//! In QEMU's user-mode emulator that takes seconds. Where it is not installed each instruction is a step of its own,
-//! 30 000 to 50 000 a second where nothing else runs. So the inputs are small, and tracing ends after a number of
-//! instructions; the programs then continue without it.
+//! With QEMU's user-mode emulator this takes seconds. Without it the recorder single-steps 30 000 to 50 000
+//! instructions a second on an idle machine. So the inputs are small, and tracing ends after a number of instructions;
+//! the programs then continue untraced.
 
 use super::load::{Load, recorded_load};
 use anyhow::{Context, Result, ensure};
@@ -26,7 +26,7 @@ const INPUTS: [(&str, &str); 4] = [
 /// `sample.sql` with more rows.
 const LARGE_SQL: &str = "large.sql";
 
-/// The input of the compressors: about as many bytes as they need to be traced to the end.
+/// The input of the compressors: of about the size that can be traced to the end.
 const TEXT: &str = "sample.txt";
 const TEXT_BYTES: usize = 60_000;
 
@@ -39,27 +39,27 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
     ("bzip2", &["bzip2", "-c", "{sample.txt}"]),
 ];
 
-/// How a program is traced: the suffix of the recording's name, the options, and after how many instructions it ends.
-/// All compress returns but the last, which is for decoders that cannot do without.
+/// The ways to trace a program: the suffix of the recording's name, the options, and the number of instructions. All
+/// but the last compress returns; the last is for decoders that do not support return compression.
 const VARIANTS: [(&str, &[&str], u32); 3] = [
     ("", &[], 12_000_000),
     ("-timing", &["--tsc", "--mtc=3", "--cyc=0"], 5_000_000),
     ("-returns", &["--no-ret-compression"], 3_000_000),
 ];
 
-/// As perf asks the processor by default: a PSB each 2^(11+3) bytes.
+/// perf's default: a PSB each 2^(11+3) bytes.
 const PSB: &str = "--psb=3";
 
-/// The names of all recordings.
+/// Returns the names of all recordings.
 pub(super) fn names() -> impl Iterator<Item = String> {
     PROGRAMS.iter().flat_map(|(program, _)| {
-        // One program is enough to see what a trace without return compression changes.
+        // One program is enough to see the effect of a trace without return compression.
         let variants = VARIANTS.iter().filter(|(suffix, ..)| *suffix != "-returns" || *program == "python3");
         variants.map(move |(suffix, ..)| format!("{program}{suffix}"))
     })
 }
 
-/// Gives the recordings whose names contain one of `only`, or all; makes those that are not there.
+/// Returns the recordings whose names contain one of `only`, or all; makes those that are missing.
 ///
 /// With `again` all of them are made anew.
 pub(super) fn recordings(only: &[String], again: bool) -> Result<Vec<Load>> {
@@ -123,7 +123,7 @@ pub(super) fn write_inputs(inputs: &Path) -> Result<()> {
 type Program = (&'static str, &'static [&'static str]);
 type Variant = (&'static str, &'static [&'static str], u32);
 
-/// The program of a recording, and how it is traced.
+/// Returns the program and the variant of a recording.
 fn program_and_variant(name: &str) -> Option<(Program, Variant)> {
     let program = PROGRAMS.into_iter().find(|(program, _)| name.starts_with(program))?;
     let variant = VARIANTS.into_iter().find(|(suffix, ..)| name.get(program.0.len()..) == Some(*suffix))?;
@@ -133,7 +133,7 @@ fn program_and_variant(name: &str) -> Option<(Program, Variant)> {
 fn record(folder: &Path, inputs: &Path, name: &str) -> Result<()> {
     let ((_, words), (_, flags, limit)) = program_and_variant(name).context("no such recording")?;
     let words: Vec<_> = words.iter().map(|word| argument(word, inputs)).collect::<Result<_>>()?;
-    // A recording that was broken off is not one.
+    // An interrupted recording is not used.
     let unfinished = folder.join("unfinished");
     let output = Command::new(target_folder().join("release/pugmark"))
         .args(["record", PSB, "--limit", &limit.to_string(), "-o"])
@@ -158,7 +158,7 @@ fn record(folder: &Path, inputs: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The path that an argument stands for.
+/// Returns the path that an argument stands for.
 pub(super) fn argument(word: &str, inputs: &Path) -> Result<PathBuf> {
     match word.strip_prefix('{').and_then(|word| word.strip_suffix('}')) {
         Some("cc1") => {
@@ -171,7 +171,7 @@ pub(super) fn argument(word: &str, inputs: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Words in no order that a compressor would know.
+/// Returns words in a random order.
 fn text() -> String {
     const WORDS: [&str; 16] = [
         "the",

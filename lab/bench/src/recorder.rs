@@ -1,7 +1,7 @@
-//! `cargo xtask bench --recorder`: how many times as long programs take while `pugmark record` records them.
+//! `cargo xtask bench --recorder`: the slowdown of programs while `pugmark record` records them.
 //!
 //! Each program runs alone and recorded, in turns, and the fastest run of each counts, in real time: the emulator and
-//! the recorder work at the same time. What was recorded must be decoded to the truth.
+//! the recorder work at the same time. The decoded recording must match the truth log.
 
 use super::record::{argument, write_inputs};
 use anyhow::{Context, Result, ensure};
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often each program runs, alone and recorded.
+/// The number of runs of each program, alone and recorded.
 const RUNS: u32 = 3;
 
 /// The programs, with their arguments; `{NAME}` is the path of an input.
@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, &[&str]); 4] = [
     ("four threads", &["{threads}"]),
 ];
 
-/// What was measured of a program.
+/// The measurements of a program.
 struct RecorderSpeed {
     alone: Duration,
     recorded: Duration,
@@ -36,7 +36,7 @@ struct RecorderSpeed {
 }
 
 impl RecorderSpeed {
-    /// How many times as long it took.
+    /// Returns the slowdown.
     fn ratio(&self) -> f64 {
         self.recorded.as_secs_f64() / self.alone.as_secs_f64()
     }
@@ -95,9 +95,9 @@ fn speed(name: &str, words: &[OsString], out: &Path) -> Result<RecorderSpeed> {
     Ok(RecorderSpeed { alone, recorded, instructions: sum("count"), bytes: sum("bytes") })
 }
 
-/// How long a command takes, which must succeed.
+/// Returns the real time of a command, which must succeed.
 fn time(command: &mut Command) -> Result<Duration> {
-    // Python's hashes of texts, and so what it does, are other ones in each run without this.
+    // Without this Python's string hashes, and so its execution, differ in each run.
     command.env("PYTHONHASHSEED", "0").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let begin = Instant::now();
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;

@@ -1,4 +1,4 @@
-//! What was measured: as lines, as a table of ratios, as JSON, as a plot.
+//! The results: as lines, as a table of ratios, as JSON, as a plot.
 
 use super::{load::Load, plot, race::Speed};
 use anyhow::Result;
@@ -89,7 +89,7 @@ impl Report {
         }
     }
 
-    /// The layers that were measured with any other decoder, with that decoder.
+    /// Returns the layers that were measured with any other decoder, with that decoder.
     fn comparisons(&self) -> Vec<(&'static str, &'static str)> {
         let mut comparisons = vec![];
         for Entry { layer, decoder, .. } in self.rows.iter().filter(|entry| entry.decoder != "pugmark") {
@@ -104,7 +104,7 @@ impl Report {
         self.rows.iter().find(|entry| entry.load == load && entry.layer == layer && entry.decoder == decoder)
     }
 
-    /// Prints a table in Markdown: how many times as fast ours is, a column for each trace.
+    /// Prints a table in Markdown: the speed of ours relative to the others, with a column for each trace.
     pub(super) fn print_ratios(&self, loads: &[Load]) {
         let line = |first: String, cells: Vec<String>| {
             println!("| {} |", iter::once(first).chain(cells).collect::<Vec<_>>().join(" | "));
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    /// All numbers, with the date and the machine.
+    /// Returns all numbers, with the date and the machine.
     pub(super) fn json(&self) -> Result<String> {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
         let rows: Vec<_> = self.rows.iter().map(|entry| &entry.json).collect();
@@ -134,7 +134,7 @@ impl Report {
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }
 
-    /// Bars of MB/s for each layer of one trace.
+    /// Returns a plot with bars of MB/s for each layer of one trace.
     pub(super) fn speed_plot(&self, load: &str) -> String {
         let mut decoders: Vec<&str> = vec![];
         let mut layers: Vec<&str> = vec![];
@@ -153,7 +153,7 @@ impl Report {
     }
 }
 
-/// What the system calls the processor.
+/// Returns the system's name of the processor.
 fn processor() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

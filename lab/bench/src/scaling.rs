@@ -1,4 +1,4 @@
-//! What the cost depends on: the trace's length, the image's size, the cache's size, the slices' size.
+//! The scaling of the cost with the trace's length, the image's size, the cache's size and the slices' size.
 
 use super::{
     clock::thread_time,
@@ -18,11 +18,11 @@ pub(super) struct Curve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// How often each point is measured.
+/// The number of measurements of each point.
 const ROUNDS: usize = 7;
 
-/// A curve of the milliseconds that each of these runs takes, by its number. They take turns, and the fastest turn of
-/// each counts: the speed of a machine may change within a second.
+/// Returns a curve of the milliseconds of each run, by its number. The runs take turns, and the fastest turn of each
+/// counts: the speed of a machine may change within a second.
 fn measure(name: String, along: &[f64], mut run: impl FnMut(usize) -> TimedDecode) -> Curve {
     let mut points: Vec<(f64, f64)> = along.iter().map(|x| (*x, f64::MAX)).collect();
     for _ in 0..ROUNDS {
@@ -36,7 +36,7 @@ fn measure(name: String, along: &[f64], mut run: impl FnMut(usize) -> TimedDecod
     Curve { name, points }
 }
 
-/// Milliseconds against the trace's length in kilobytes: a line through the origin if the cost is linear.
+/// Measures milliseconds against the trace's length in kilobytes: a line through the origin if the cost is linear.
 pub(super) fn by_length(load: &Load) -> Vec<Curve> {
     let sections = load.sections();
     let image = Image::new(&sections);
@@ -53,12 +53,12 @@ pub(super) fn by_length(load: &Load) -> Vec<Curve> {
     ]
 }
 
-/// Milliseconds against the number of sections that are not executed: flat if their number does not matter.
+/// Measures milliseconds against the number of sections that are not executed: flat if their number does not matter.
 pub(super) fn by_image(load: &Load) -> Vec<Curve> {
     let filler = vec![0xcc; 4096];
     let with_more = |count: u64| {
         let mut sections = load.sections();
-        // Far from all code, in the half of the addresses that belongs to the kernel.
+        // Far from all code, in the kernel's half of the addresses.
         let base = |index: u64| 0xffff_9000_0000_0000 + index * 0x1_0000;
         sections.extend((0..count).map(|index| Section {
             base: base(index),
@@ -75,7 +75,7 @@ pub(super) fn by_image(load: &Load) -> Vec<Curve> {
     })]
 }
 
-/// Milliseconds against the cache's size in blocks.
+/// Measures milliseconds against the cache's size in blocks.
 pub(super) fn by_cache(load: &Load) -> Vec<Curve> {
     let sections = load.sections();
     let image = Image::new(&sections);
@@ -87,7 +87,7 @@ pub(super) fn by_cache(load: &Load) -> Vec<Curve> {
     })]
 }
 
-/// Milliseconds against the size of the slices that the trace comes in; the last point is the whole trace.
+/// Measures milliseconds against the size of the trace's slices; the last point is the whole trace.
 pub(super) fn by_slice(load: &Load) -> Vec<Curve> {
     let sections = load.sections();
     let image = Image::new(&sections);

@@ -19,7 +19,7 @@ const MTC_EN: u64 = 1 << 9;
 const TSC_EN: u64 = 1 << 10;
 const BRANCH_EN: u64 = 1 << 13;
 
-/// The address of physical memory, which holds only the output. It is aligned to the output's size.
+/// The address of the physical memory, which has only the output and is aligned to its size.
 const RAM: u64 = 0x1_0000_0000;
 
 /// Few interrupts and faults, as in a program that computes.
@@ -72,7 +72,7 @@ pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Resu
             ExecutionStep::Retired(retired) => processor.retire(&retired, &mut memory),
             ExecutionStep::Delivered(delivery) => processor.deliver(&delivery, &mut memory),
         }
-        // Each instruction adds a little output, so it is enough to read the amount now and then.
+        // Each instruction adds little output, so the amount is read only now and then.
         if steps.is_multiple_of(4096) {
             let pointers = processor
                 .read_msr(OUTPUT_MASK_PTRS)

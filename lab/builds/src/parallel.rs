@@ -11,7 +11,7 @@ enum JobMessage<R> {
     Result(R),
 }
 
-/// Runs the jobs, as many at a time as there are processors, and returns their results in the order of the jobs.
+/// Runs the jobs, one per processor at a time, and returns their results in the order of the jobs.
 ///
 /// `work` gets a job and a function that takes a line of output. Lines of the first unfinished job are passed to
 /// `print` at once; lines of later jobs wait for their turn.

@@ -19,14 +19,14 @@ pub struct TestBinary {
     pub folder: PathBuf,
 }
 
-/// The profiles besides `dev` in which code takes another stack, and the test that measures it.
+/// The profiles besides `dev` in which code takes a different amount of stack, and the test that measures it.
 const PROFILES: [&str; 2] = ["unoptimised", "release"];
 const STACK_TEST: [&str; 4] = ["-p", "pugmark-kernel", "--test", "handler_stack"];
 
 /// Builds all tests and the programs that they start, and one test in all profiles.
 ///
 /// # Errors
-/// If cargo cannot be started, or something does not build.
+/// If cargo cannot be started, or a build fails.
 pub fn build() -> Result<Vec<TestBinary>> {
     let mut binaries = build_with(&["--workspace"])?;
     for profile in PROFILES {
@@ -50,7 +50,7 @@ fn build_with(which: &[&str]) -> Result<Vec<TestBinary>> {
     Ok(binaries)
 }
 
-/// The fields of cargo's messages that matter here.
+/// The relevant fields of cargo's messages.
 #[derive(Deserialize)]
 struct CargoMessage {
     manifest_path: PathBuf,

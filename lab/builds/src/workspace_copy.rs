@@ -12,11 +12,10 @@ use std::time::SystemTime;
 /// another folder.
 const SEED: [&str; 4] = [".rustc_info.json", "debug/deps", "debug/build", "debug/.fingerprint"];
 
-/// If a file contains this text, what was built of it depends on its folder, but cargo does not notice that the folder
-/// has changed.
+/// The text of files whose build depends on their folder. Cargo does not notice that the folder has changed.
 const NAMES_ITS_FOLDER: &str = "CARGO_MANIFEST_DIR";
 
-/// A copy of the tree, with a target folder of its own.
+/// A copy of the tree, with its own target folder.
 pub struct WorkspaceCopy {
     tree: PathBuf,
     target: PathBuf,
@@ -76,7 +75,7 @@ pub fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Copies what was built already, with its time stamps.
+/// Copies build products, with their time stamps.
 fn seed(target: &Path) -> Result<()> {
     println!("a copy of the target folder: {}", target.display());
     for part in SEED {
@@ -92,8 +91,8 @@ fn seed(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the copy equal to the files here that git tracks or would track. Writes only files that differ, so that cargo
-/// rebuilds nothing else.
+/// Makes the copy equal to the files of the tree that git tracks or would track. Writes only files that differ, so that
+/// cargo rebuilds nothing else.
 fn update(tree: &Path, texts: &BTreeMap<PathBuf, String>, fresh: bool) -> Result<()> {
     let mut tracked = tracked_files()?;
     tracked.extend(texts.keys().cloned());
@@ -110,7 +109,7 @@ fn update(tree: &Path, texts: &BTreeMap<PathBuf, String>, fresh: bool) -> Result
         std::fs::write(&to, &text)?;
         let names_its_folder =
             text.windows(NAMES_ITS_FOLDER.len()).any(|part| part == NAMES_ITS_FOLDER.as_bytes());
-        // The same time as that of the file from which the target folder's contents were built.
+        // Keep the time of the file from which the target folder's contents were built.
         let as_it_is = fresh && !names_its_folder && !texts.contains_key(file);
         let time = if as_it_is { from.metadata()?.modified()? } else { SystemTime::now() };
         File::options().write(true).open(&to)?.set_modified(time)?;
@@ -132,7 +131,7 @@ fn remove_all_but(tree: &Path, folder: &Path, tracked: &HashSet<PathBuf>) -> Res
     Ok(())
 }
 
-/// The files that git tracks or would track, and that exist.
+/// Returns the files that git tracks or would track, and that exist.
 fn tracked_files() -> Result<HashSet<PathBuf>> {
     let listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let output = Command::new("git").args(listed).current_dir(workspace()).output()?;

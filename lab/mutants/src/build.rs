@@ -16,17 +16,17 @@ use super::packages::MutatedPackages;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
 
-/// The source of the crate that instrumented code asks which mutant is chosen.
+/// The source of the crate that tells instrumented code the chosen mutant.
 pub(super) const SUPPORT: &str = include_str!("support.rs");
 /// The folder of that crate in the copy.
 const FOLDER: &str = "mutants-support";
-/// Called instead of the compiler for the workspace's crates. Only the support crate uses unstable features. Lints are
-/// switched off, because they are for people.
+/// A script that is called instead of the compiler for the workspace's crates. Only the support crate uses unstable
+/// features. Lints are off, because nobody reads them here.
 const WRAPPER: &str = "#!/bin/sh
 case \" $* \" in *' --crate-name pugmark_mutant_choice '*) export RUSTC_BOOTSTRAP=1 ;; esac
 exec \"$@\" --cap-lints allow
 ";
-/// If the tests do not build after this many rounds, leaving out more mutants does not help.
+/// The maximum number of rounds: if the tests do not build then, leaving out more mutants does not help.
 const ROUNDS: usize = 40;
 
 /// A file of the crate, with the places that can be changed.
@@ -121,7 +121,7 @@ impl SourceFile {
     }
 }
 
-/// The files that are changed or added in the copy.
+/// Returns the files that are changed or added in the copy.
 fn texts(
     subject: &MutatedPackages,
     sources: &[SourceFile],
@@ -153,7 +153,7 @@ fn texts(
     Ok(texts)
 }
 
-/// Cargo's messages, one per line.
+/// Runs cargo, and returns its messages, one per line.
 fn cargo(copy: &WorkspaceCopy, subject: &MutatedPackages, wrapper: &Path) -> Result<String> {
     // Offline, cargo downloads no library that no build has needed before.
     cargo::cargo(&["fetch", "--locked"], &[])?;
@@ -226,7 +226,7 @@ fn contains_range(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// The mutants that are blamed for one of cargo's lines, if it is an error.
+/// Returns the mutants that are blamed for one of cargo's lines, if it is an error.
 #[cfg(test)]
 pub(super) fn mutants_to_blame_for(
     line: &str,
@@ -236,8 +236,8 @@ pub(super) fn mutants_to_blame_for(
     error(line).map(|error| mutants_to_blame(&error, sources, rewritten)).unwrap_or_default()
 }
 
-/// The mutants that are blamed for an error: the one that contains it; otherwise those of the place that contains it,
-/// or of the places in it; otherwise those of the function.
+/// Returns the mutants that are blamed for an error: the one that contains it; otherwise those of the place that
+/// contains it, or of the places in it; otherwise those of the function.
 fn mutants_to_blame(
     error: &CompileError,
     sources: &[SourceFile],
@@ -277,7 +277,7 @@ fn mutants_to_blame(
     vec![]
 }
 
-/// The mutants of these places that are in the text.
+/// Returns the mutants of these places that are in the text.
 fn all_of(source: &SourceFile, rewritten: &Rewritten, sites: &[usize]) -> Vec<(usize, usize)> {
     let mutants = rewritten.mutants.iter().filter(|(site, _, _)| sites.contains(site));
     mutants.map(|(site, mutant, _)| (source.first + site, *mutant)).collect()

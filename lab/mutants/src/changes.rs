@@ -1,4 +1,4 @@
-//! The table of changes: what is replaced by what.
+//! The table of changes: code and its replacements.
 
 use syn::{BinOp, Expr, GenericArgument, PathArguments, ReturnType, Type};
 
@@ -72,29 +72,29 @@ const METHODS: [(&str, &str); 31] = [
 /// Methods with a `bool` result that is worth negating, if no other method does that.
 const NEGATED: [&str; 5] = ["is_empty", "eq", "contains_key", "is_ascii_digit", "is_power_of_two"];
 
-/// The replacements of an operator.
+/// Returns the replacements of an operator.
 pub(super) fn operator(operator: &BinOp) -> &'static [&'static str] {
     use quote::ToTokens;
     let text = operator.to_token_stream().to_string();
     OPERATORS.iter().find(|(from, _)| *from == text).map_or(&[], |(_, to)| to)
 }
 
-/// Whether the new operator may bind closer than the old one, so that the operands need brackets.
+/// Returns true if the new operator may bind closer than the old one, so that the operands need brackets.
 pub(super) fn binds_closer(to: &str) -> bool {
     matches!(to, "&" | "&&" | "|" | "*")
 }
 
-/// The replacement of a method.
+/// Returns the replacement of a method.
 pub(super) fn method(name: &str) -> Option<&'static str> {
     METHODS.iter().find(|(from, _)| *from == name).map(|(_, to)| *to)
 }
 
-/// Whether calls of the method are negated.
+/// Returns true if calls of the method are negated.
 pub(super) fn is_negated(name: &str) -> bool {
     NEGATED.contains(&name)
 }
 
-/// The replacements of an integer, in its own notation and with its own suffix.
+/// Returns the replacements of an integer, in its own notation and with its own suffix.
 pub(super) fn integer(literal: &syn::LitInt) -> Vec<String> {
     let Ok(value) = literal.base10_parse::<u128>() else { return vec![] };
     let text = |value: u128| {
@@ -110,7 +110,7 @@ pub(super) fn integer(literal: &syn::LitInt) -> Vec<String> {
     zero.into_iter().chain(value.checked_add(1)).map(text).collect()
 }
 
-/// Values that a function could return without doing anything, by the type of its result.
+/// Returns the values that a function could return without doing anything, by the type of its result.
 pub(super) fn results(output: &ReturnType) -> Vec<String> {
     match output {
         ReturnType::Default => vec![String::new()],
@@ -155,7 +155,7 @@ fn values(of: &Type) -> Vec<String> {
     }
 }
 
-/// Whether a condition binds names, so that it cannot be moved.
+/// Returns true if a condition binds names, so that it cannot be moved.
 pub(super) fn binds_names(condition: &Expr) -> bool {
     match condition {
         Expr::Let(_) => true,

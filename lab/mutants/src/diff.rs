@@ -27,7 +27,7 @@ impl ChangedLines {
         let mut lines = diff.lines();
         while let Some(line) = lines.next() {
             if let Some(name) = line.strip_prefix("+++ ") {
-                // A file that was removed is `/dev/null`.
+                // `/dev/null` stands for a file that was removed.
                 file = name.strip_prefix("b/").map(PathBuf::from);
             } else if line.starts_with("@@ ") {
                 let (removed, added) =
@@ -42,7 +42,7 @@ impl ChangedLines {
         Ok(Self(files))
     }
 
-    /// Returns whether a file has such lines.
+    /// Returns whether a file has changed lines.
     pub(super) fn are_in(&self, file: &Path) -> bool {
         self.0.contains_key(file)
     }
@@ -73,7 +73,7 @@ fn hunk(heading: &str) -> Option<(Range<usize>, Range<usize>)> {
     Some((lines('-')?, lines('+')?))
 }
 
-/// Returns the commit to compare with if none is given: where the branch left `origin/main`, or on that branch itself
+/// Returns the default commit to compare with: the one where the branch left `origin/main`, or on that branch itself
 /// the commit before.
 pub(super) fn default_base() -> Result<String> {
     let head = git(&["rev-parse", "HEAD"])?;
@@ -87,7 +87,7 @@ pub(super) fn default_base() -> Result<String> {
 ///
 /// # Errors
 ///
-/// There is none: not a clone, or a shallow one.
+/// There is no such commit: the tree is no clone, or a shallow one.
 pub fn commit_before() -> Result<String> {
     git(&["rev-parse", "--verify", "--quiet", "HEAD~1"])
         .map(|commit| commit.trim().into())

@@ -1,4 +1,4 @@
-//! Mutants that no test can notice, and why.
+//! Mutants that no test can notice, with the reasons.
 
 use anyhow::{Context, Result};
 use pugmark_harness::images::workspace;
@@ -22,14 +22,14 @@ struct EquivalentList {
 pub(super) struct Equivalent {
     /// The file, relative to the workspace's root.
     file: PathBuf,
-    /// The function, as it is reported.
+    /// The function, in the form of reports.
     function: String,
-    /// The old and the new code, as they are reported.
+    /// The old and the new code, in the form of reports.
     old: String,
     new: String,
     /// The whole line where the change begins, if the function has more than one such change.
     line: Option<String>,
-    /// Why no test can notice it.
+    /// The reason why no test can notice the change.
     why: String,
 }
 

@@ -80,8 +80,8 @@ pub struct MutantsOptions {
 }
 
 impl MutantsOptions {
-    /// Makes the options for the lines that differ from a commit: the tests of their own crates, and no new mutant after
-    /// that many minutes.
+    /// Makes the options for the lines that differ from a commit: the tests of their own crates, and no new mutant
+    /// after `minutes`.
     #[must_use]
     pub fn of_changes_since(base: String, minutes: u64) -> Self {
         Self {
@@ -102,10 +102,10 @@ impl MutantsOptions {
     }
 }
 
-/// Finds, builds, and tries mutants, and prints those that survived. Returns a failure if one of changed lines did.
+/// Finds, builds and tries mutants, and prints the survivors. Returns a failure if a mutant of changed lines survived.
 ///
 /// # Errors
-/// If the sources cannot be read or the tests not built or run.
+/// If the sources cannot be read, or the tests cannot be built or run.
 pub fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     let Some((subject, sources)) = subject(options)? else {
         println!("no changed line has a mutant");
@@ -181,7 +181,7 @@ fn subject(options: &MutantsOptions) -> Result<Option<(MutatedPackages, Vec<Sour
     Ok(Some((workspace.all_of(&names, options.own_tests)?, numbered(all))))
 }
 
-/// Returns the files of these packages that `is_wanted` says, with the places that can be changed.
+/// Returns the files of these packages that `is_wanted` selects, with the places that can be changed.
 fn sources(subject: &MutatedPackages, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<SourceFile>> {
     let mut sources = vec![];
     for root in &subject.roots {
@@ -205,7 +205,7 @@ fn numbered(mut sources: Vec<SourceFile>) -> Vec<SourceFile> {
     sources
 }
 
-/// Records what each test reaches, and sets the limits for the tests with mutants.
+/// Records the places that each test reaches, and sets the limits for the tests with mutants.
 fn record(
     options: &MutantsOptions,
     folder: &Path,
@@ -246,8 +246,8 @@ fn try_all(options: &MutantsOptions, tests: &Tests, chosen: &[&Mutant]) -> Resul
     Ok(fates)
 }
 
-/// Returns whether tests that are used here should have noticed a mutant. Those that boot machines are not used, so
-/// code that only they reach may well be tested; and a constant may call what nothing reaches at run time.
+/// Returns whether tests that are used here should have noticed a mutant. Tests that boot machines are not used, so
+/// code that only they reach may be tested; and a constant may call code that nothing reaches at run time.
 fn is_unnoticed(subject: &MutatedPackages, mutant: &Mutant, fate: &MutantFate) -> bool {
     match fate {
         MutantFate::Killed | MutantFate::TimedOut | MutantFate::NoTimeLeft => false,
@@ -281,7 +281,7 @@ fn mutants_of(source: &SourceFile) -> Vec<Mutant> {
     mutants
 }
 
-/// The line that reports a mutant that no test noticed.
+/// Returns the line that reports a mutant that no test noticed.
 fn survivor(mutant: &Mutant, fate: &MutantFate) -> Option<String> {
     let why = match fate {
         MutantFate::Killed | MutantFate::TimedOut | MutantFate::NoTimeLeft => return None,
@@ -295,7 +295,7 @@ fn survivor(mutant: &Mutant, fate: &MutantFate) -> Option<String> {
     Some(format!("{mutant}  ({why})"))
 }
 
-/// Sums up how many mutants had each fate, and their share.
+/// Sums up the number and share of mutants by their fate.
 fn summary(package: &str, chosen: &[&Mutant], fates: &[MutantFate], equivalent: usize) -> String {
     let mut counts = BTreeMap::<_, usize>::new();
     for (mutant, fate) in chosen.iter().zip(fates) {

@@ -1,4 +1,4 @@
-//! A change of the code, and where it is.
+//! A change of the code, and its place.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub(super) struct Mutant {
     pub(super) constant: bool,
     pub(super) line: usize,
     pub(super) column: usize,
-    /// The line where it begins, without surrounding spaces.
+    /// The line where the change begins, without surrounding spaces.
     pub(super) line_text: String,
     pub(super) old: String,
     pub(super) new: String,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Packages without tests that can be built here: the support crate needs std.
+/// Packages whose tests cannot be built here: the support crate needs std.
 const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
 /// Packages of which only the library's tests are used: the others boot machines.
 const LIBRARY_ONLY: [&str; 2] = ["pugmark-harness", "pugmark-monitor"];
@@ -39,13 +39,13 @@ struct PackageTarget {
     src_path: PathBuf,
 }
 
-/// What is changed, and the tests that may notice it.
+/// The packages to change, and the tests that may notice a change.
 pub(crate) struct MutatedPackages {
-    /// The changed package, or what several of them are called together.
+    /// The name of the changed package, or of a group of several.
     pub(crate) name: String,
-    /// Their manifests, relative to the workspace's root.
+    /// The packages' manifests, relative to the workspace's root.
     pub(crate) manifests: Vec<PathBuf>,
-    /// The roots of the libraries and programs in which mutants are looked for, relative to the workspace's root.
+    /// The roots of the libraries and programs to mutate, relative to the workspace's root.
     pub(crate) roots: Vec<PathBuf>,
     /// The packages whose tests may notice a change, and the names of their integration tests.
     pub(crate) tested: Vec<String>,
@@ -57,8 +57,8 @@ pub(crate) struct MutatedPackages {
 }
 
 impl MutatedPackages {
-    /// Whether the tests of a binary are used. Cargo also builds an integration test that is not used if its name is
-    /// that of a used one.
+    /// Returns true if the tests of a binary are used. Cargo also builds an integration test that is not used if its
+    /// name is that of a used one.
     pub(super) fn uses_tests_of(&self, binary: &str) -> bool {
         let folder = binary.split_once(" tests/").map(|(folder, _)| folder);
         folder.is_none_or(|folder| !self.only_library.iter().any(|only| only == folder))
@@ -69,7 +69,7 @@ impl MutatedPackages {
 pub(super) struct Workspace(Vec<Package>);
 
 impl Workspace {
-    /// Asks cargo.
+    /// Reads the packages with `cargo metadata`.
     pub(super) fn read() -> Result<Self> {
         let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
         ensure!(
@@ -136,9 +136,9 @@ impl Package {
         LIBRARY_ONLY.contains(&self.name.as_str())
     }
 
-    /// The roots of its libraries and programs.
+    /// Returns the roots of the package's libraries and programs.
     fn roots(&self) -> impl Iterator<Item = &PathBuf> {
-        // `rlib` is what a library is called that other languages can be linked with too.
+        // `rlib` is the kind of a library that other languages can link, too.
         let kinds: &[&str] = if self.is_only_library() { &["lib", "rlib"] } else { &["lib", "rlib", "bin"] };
         let is_of = |target: &PackageTarget, kind: &str| target.kind.iter().any(|one| one == kind);
         let roots =
@@ -146,20 +146,20 @@ impl Package {
         roots.map(|target| &target.src_path)
     }
 
-    /// Its folder, relative to the workspace's root.
+    /// Returns the package's folder, relative to the workspace's root.
     fn folder(&self) -> Option<String> {
         Some(relative(&self.manifest_path).ok()?.parent()?.display().to_string())
     }
 }
 
-/// The path relative to the workspace's root.
+/// Returns the path relative to the workspace's root.
 fn relative(path: &Path) -> Result<PathBuf> {
     path.strip_prefix(workspace())
         .map(PathBuf::from)
         .with_context(|| format!("{} is outside of the workspace", path.display()))
 }
 
-/// Whether a package depends on another one; `in_tests` includes the dependencies of its tests.
+/// Returns true if a package depends on another one; `in_tests` includes the dependencies of its tests.
 fn uses(packages: &[Package], package: &Package, other: &str, in_tests: bool) -> bool {
     package.dependencies.iter().filter(|dependency| dependency.kind.is_none() || in_tests).any(|dependency| {
         dependency.name == other

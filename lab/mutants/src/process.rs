@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How much memory a process may allocate, in bytes. A mutant may allocate without end.
+/// The maximum memory of a process, in bytes. A mutant may allocate without end.
 const MEMORY: u64 = 16 << 30;
-/// How large a file may become, in bytes.
+/// The maximum size of a file, in bytes.
 const FILE: u64 = 1 << 30;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestEnd {
     Green,
@@ -19,11 +19,11 @@ pub(crate) enum TestEnd {
     TimedOut,
 }
 
-/// Runs a process, which may take `seconds` of processor time and `clock` of real time. Returns how it ended, and the
-/// processor time that it and the children it waited for took.
+/// Runs a process, which may take `seconds` of processor time and `clock` of real time. Returns its end, and the
+/// processor time of the process and the children it waited for.
 ///
-/// The limit that matters is processor time, because other work on the machine does not change it. The limit of real
-/// time is for a process that waits.
+/// Processor time is the main limit, because other work on the machine does not affect it. The limit of real time is
+/// for a process that waits.
 pub(crate) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Result<(TestEnd, Duration)> {
     let limit = move || {
         for (resource, most) in
@@ -50,7 +50,7 @@ pub(crate) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Resul
                 _ => TestEnd::Red,
             };
             if end != TestEnd::Green {
-                // It may have started processes for which it did not wait.
+                // The process may have started others for which it did not wait.
                 kill_group(process);
             }
             return Ok((end, took));
@@ -63,17 +63,17 @@ pub(crate) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Resul
     }
 }
 
-/// Whether a signal shows that a limit was exceeded.
+/// Returns true if a signal shows that a limit was exceeded.
 const fn is_limit(signal: i32) -> bool {
     matches!(signal, libc::SIGXCPU | libc::SIGXFSZ | libc::SIGKILL)
 }
 
 fn kill_group(leader: libc::pid_t) {
-    // SAFETY: it takes numbers. If the group does not exist any more, the error does not matter.
+    // SAFETY: the call takes numbers. If the group no longer exists, the error does not matter.
     let _ = unsafe { libc::kill(-leader, libc::SIGKILL) };
 }
 
-/// The status of a child that has ended, and the processor time that it and the children it waited for took.
+/// Returns the status of a child that has ended, and the processor time that it and the children it waited for took.
 fn ended(child: libc::pid_t) -> Result<Option<(i32, Duration)>> {
     let mut status = 0;
     // SAFETY: all zeros are a valid value of this structure of numbers.

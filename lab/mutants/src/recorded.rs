@@ -1,4 +1,4 @@
-//! Stores which places each test reaches, so that another run with the same binaries need not find out again.
+//! Stores the places that each test reaches, for further runs with the same binaries.
 
 use anyhow::Result;
 use pugmark_builds::test_binaries::TestBinary;
@@ -21,11 +21,11 @@ struct RecordedTest {
     binary: usize,
     name: String,
     took: Duration,
-    /// The places that it reaches.
+    /// The places that the test reaches.
     reached: Vec<usize>,
 }
 
-/// A number that changes with the binaries and with `longest`.
+/// Returns a number that changes with the binaries and with `longest`.
 pub(super) fn key(binaries: &[TestBinary], longest: Duration) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     longest.hash(&mut hasher);

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::sites::{Site, SiteForm};
 
-/// The function that returns which mutant is chosen.
+/// The function that returns the chosen mutant.
 const AT: &str = "::pugmark_mutant_choice::at";
 
 /// A file with all its mutants.

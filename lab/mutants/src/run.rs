@@ -1,4 +1,5 @@
-//! Runs the tests: each alone without a mutant, to see what it reaches, and then with each mutant those that reach it.
+//! Runs the tests: first each alone without a mutant, to record the places that it reaches, then with each mutant those
+//! that reach its place.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::parallel::run_with_workers;
@@ -16,21 +17,21 @@ use super::recorded;
 
 /// The default of [`Tests::least`].
 const DEFAULT_LEAST_SECONDS: u64 = 3;
-/// How many times as long as without a mutant tests may take with one.
+/// The maximum time of tests with a mutant, as a multiple of the time without.
 pub(crate) const SLOWDOWN_ALLOWED: u32 = 8;
-/// How many times the allowed processor time may pass in real time, for other work and waiting.
+/// The maximum real time, as a multiple of the allowed processor time, for other work and waiting.
 pub(crate) const REAL_TIME_FACTOR: u32 = 10;
-/// How many tests are remembered for a function because they noticed a mutant in it.
+/// The maximum number of tests remembered for a function because they noticed a mutant in it.
 const MAX_REMEMBERED_TESTS: usize = 4;
 
-/// A test, and how it runs without a mutant.
+/// A test, with its results without a mutant.
 pub(super) struct Test {
-    /// Its index in the list of binaries.
+    /// The index of its binary in the list.
     pub(super) binary: usize,
     pub(super) name: String,
-    /// Processor time.
+    /// Processor time of the test.
     pub(super) took: Duration,
-    /// For each place, whether the test reaches it.
+    /// For each place a byte, which is not 0 if the test reaches the place.
     pub(super) reached: Vec<u8>,
 }
 
@@ -39,41 +40,41 @@ pub(super) struct Test {
 pub(super) enum MutantFate {
     /// A test failed.
     Killed,
-    /// The tests did not end: this shows only as a timeout.
+    /// The tests did not end, which is visible only as a timeout.
     TimedOut,
-    /// All tests that reach it passed: the binaries of these tests, and how many tests were not tried.
+    /// All tests that reach the mutant passed: the binaries of these tests, and the number of tests not tried.
     Survived {
         binaries: Vec<String>,
         untried: usize,
     },
     NotReached,
-    /// There was no time for it.
+    /// There was no time for the mutant.
     NoTimeLeft,
 }
 
-/// All tests, and where they run.
+/// All tests, and the folder where they run.
 pub(super) struct Tests {
     folder: PathBuf,
     binaries: Vec<TestBinary>,
     tests: Vec<Test>,
     jobs: usize,
-    /// The least processor time that tests may take with a mutant, in seconds; [`SLOWDOWN_ALLOWED`] may give more.
+    /// The minimum of the tests' processor time limit with a mutant, in seconds; [`SLOWDOWN_ALLOWED`] may give more.
     pub(super) least: u64,
-    /// No further mutant is started after this.
+    /// The time after which no further mutant is started.
     pub(super) end: Option<Instant>,
-    /// A mutant that has survived tests for this long is not tried with more tests.
+    /// The test time after which a surviving mutant is not tried with more tests.
     pub(super) enough: Duration,
-    /// The tests that fail or take too long without a mutant, each with how it ended. They are not used. Empty if an
-    /// earlier run has recorded what the tests reach.
+    /// The tests that fail or take too long without a mutant, each with its end. They are not used. Empty if an earlier
+    /// run has recorded the places that tests reach.
     pub(super) left_out: Vec<String>,
     scratch: AtomicUsize,
-    /// For each function, the tests that noticed a mutant in it, the latest first.
+    /// For each function, the tests that noticed a mutant in it, the most recent first.
     noticed: Mutex<HashMap<String, Vec<usize>>>,
 }
 
 impl Tests {
-    /// Runs each test without a mutant, in `folder`, unless the file `known` already has what it reaches. Tests that
-    /// fail or take longer than `longest` are left out and named in [`Tests::left_out`].
+    /// Runs each test without a mutant, in `folder`, unless the file `known` already has the places that it reaches.
+    /// Tests that fail or take longer than `longest` are left out and named in [`Tests::left_out`].
     pub(super) fn record(
         folder: &Path,
         known: &Path,
@@ -114,7 +115,7 @@ impl Tests {
         Ok(this)
     }
 
-    /// Returns the tests, and the names of those that are left out, each with how it ended.
+    /// Returns the tests, and the names of those that are left out, each with its end.
     fn record_all(&self, places: usize, longest: Duration) -> Result<(Vec<Test>, Vec<String>)> {
         let names = self.binaries.iter().enumerate().map(|(index, binary)| Ok((index, names(binary)?)));
         let names: Vec<(usize, Vec<String>)> = names.collect::<Result<_>>()?;
@@ -176,8 +177,8 @@ impl Tests {
         Ok(command)
     }
 
-    /// Tries mutants. `which` gives the place, the mutant's number in the place (from 0), and the function. `hear`
-    /// gets each mutant as it ends.
+    /// Tries mutants. `which` gives the place, the mutant's number in the place (from 0), and the function. `hear` gets
+    /// each mutant when it ends.
     pub(super) fn try_all<M: Sync>(
         &self,
         mutants: &[M],
@@ -233,7 +234,7 @@ impl Tests {
         Ok(MutantFate::Survived { binaries, untried: rest.len() })
     }
 
-    /// The tests that reach a place: those that noticed a mutant in its function first, then the quickest.
+    /// Returns the tests that reach a place: those that noticed a mutant in its function first, then the quickest.
     fn order(&self, place: usize, function: &str) -> Vec<usize> {
         let noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
         let first = noticed.get(function).cloned().unwrap_or_default();
@@ -251,7 +252,7 @@ impl Tests {
         tests.truncate(MAX_REMEMBERED_TESTS);
     }
 
-    /// Runs some tests with a mutant, each binary once, until one fails. Returns how it ended and which test failed.
+    /// Runs some tests with a mutant, each binary once, until one fails. Returns the end and the test that failed.
     fn batch(&self, batch: &[usize], place: usize, number: usize) -> Result<(TestEnd, Option<usize>)> {
         let mut binaries: Vec<_> = batch.iter().map(|test| self.tests[*test].binary).collect();
         binaries.sort_unstable();
@@ -283,13 +284,13 @@ impl Tests {
     }
 }
 
-/// The first test that failed by a binary's output, or that was running when the binary ended.
+/// Returns the first failed test in a binary's output, or the one that was running when the binary ended.
 pub(crate) fn first_red(log: &str) -> Option<&str> {
     let mut tests = log.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
     tests.find(|(_, end)| !end.starts_with("ok") && !end.starts_with("ignored")).map(|(name, _)| name)
 }
 
-/// The names of a binary's tests.
+/// Returns the names of a binary's tests.
 fn names(binary: &TestBinary) -> Result<Vec<String>> {
     let output = Command::new(&binary.file).args(["--list", "--format", "terse"]).output()?;
     ensure!(output.status.success(), "{} does not list its tests", binary.name);

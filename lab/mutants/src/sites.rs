@@ -11,28 +11,28 @@ use syn::{Attribute, Block, Expr, ExprLit, Lit, Pat, ReturnType, Signature, Stmt
 
 use super::changes;
 
-/// How the mutants of a place are combined with the original text.
+/// The way to combine the mutants of a place with the original text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SiteForm {
-    /// Instead of an expression.
+    /// The mutants replace an expression.
     Expression,
-    /// Instead of a whole statement.
+    /// The mutants replace a whole statement.
     Statement,
-    /// Before the first statement of a body.
+    /// The mutants come before the first statement of a body.
     Entry,
-    /// As a guard after the pattern of an arm.
+    /// The mutants are a guard after the pattern of an arm.
     Arm,
 }
 
 /// A place and its mutants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// The range in the file, in bytes; empty if something is only inserted.
+    /// The range in the file, in bytes; empty for an insertion.
     pub(crate) range: Range<usize>,
     pub(crate) form: SiteForm,
     /// The function's name, after the type to which it belongs.
     pub(crate) function: String,
-    /// Whether constants can call the function; then it is unknown whether it is reached.
+    /// True if constants can call the function; then it is unknown if tests reach it.
     pub(crate) constant: bool,
     pub(crate) mutants: Vec<Change>,
 }
@@ -44,13 +44,14 @@ pub(crate) struct Change {
     pub(crate) offset: usize,
     /// The code that is put into the place.
     pub(crate) code: String,
-    /// The old code, as it is reported.
+    /// The old code, in the form of reports.
     pub(crate) old: String,
-    /// The new code, as it is reported.
+    /// The new code, in the form of reports.
     pub(crate) new: String,
 }
 
-/// The places of a file, ordered by their beginnings; of places that begin at the same byte the outermost is first.
+/// Returns the places of a file, ordered by their beginnings; of places that begin at the same byte the outermost is
+/// first.
 pub(super) fn find(text: &str) -> Result<Vec<Site>> {
     let file = syn::parse_file(text).context("it is not valid Rust")?;
     let mut finder =
@@ -61,7 +62,7 @@ pub(super) fn find(text: &str) -> Result<Vec<Site>> {
     Ok(sites)
 }
 
-/// Whether an item with these attributes is built only for tests, or not for a host.
+/// Returns true if an item with these attributes is built only for tests, or not for a host.
 pub(super) fn is_left_out(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let text = attribute.to_token_stream().to_string();
@@ -80,22 +81,22 @@ struct SiteFinder<'a> {
     sites: Vec<Site>,
     /// The type whose functions are being visited.
     owner: String,
-    /// The current function's name, and whether constants can call it.
+    /// The current function's name, and true if constants can call it.
     function: Option<(String, bool)>,
     /// The range of a statement's expression that is deleted as a whole.
     statement: Option<Range<usize>>,
 }
 
-/// How many characters of the text before and after a change are shown.
+/// The maximum number of characters shown before and after a change.
 const MAX_CONTEXT: usize = 40;
 
-/// The text on one line, without comments.
+/// Returns the text on one line, without comments.
 fn on_one_line(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
-/// The end of a text before a change, or the beginning of a text after it.
+/// Returns the end of a text before a change, or the beginning of a text after it.
 fn context_text(text: &str, end: bool) -> String {
     let mut one = on_one_line(text);
     if !one.is_empty() && text.starts_with(char::is_whitespace) {
@@ -114,7 +115,7 @@ fn context_text(text: &str, end: bool) -> String {
     }
 }
 
-/// The text on one line, shortened if it is too long.
+/// Returns the text on one line, shortened if it is too long.
 fn shortened(text: &str) -> String {
     let one = on_one_line(text);
     let count = one.chars().count();
@@ -138,7 +139,7 @@ impl SiteFinder<'_> {
         }
     }
 
-    /// A mutant that replaces a part of the place.
+    /// Returns a mutant that replaces a part of the place.
     fn part(&self, whole: &Range<usize>, part: Range<usize>, with: &str) -> Change {
         let (before, after) = (&self.text[whole.start..part.start], &self.text[part.end..whole.end]);
         let (first, last) = (context_text(before, true), context_text(after, false));
@@ -150,7 +151,7 @@ impl SiteFinder<'_> {
         }
     }
 
-    /// A mutant that replaces the whole place.
+    /// Returns a mutant that replaces the whole place.
     fn whole(&self, whole: &Range<usize>, with: &str) -> Change {
         let old = shortened(&self.text[whole.clone()]);
         Change { offset: whole.start, code: with.into(), old, new: with.into() }
@@ -163,7 +164,8 @@ impl SiteFinder<'_> {
         self.add(range, SiteForm::Expression, mutants);
     }
 
-    /// The condition of an `if`, a `while` or a guard: each part that binds no names becomes true or false.
+    /// Adds mutants of the condition of an `if`, a `while` or a guard: each part that binds no names becomes true or
+    /// false.
     fn condition(&mut self, condition: &Expr) {
         match condition {
             Expr::Binary(binary) if changes::binds_names(condition) => {
@@ -200,7 +202,7 @@ impl SiteFinder<'_> {
         }
     }
 
-    /// A number, including a minus or a conversion around it.
+    /// Adds mutants of a number, including a minus or a conversion around it.
     fn number(&mut self, whole: &impl Spanned, literal: &syn::LitInt) {
         let (whole, part) = (bytes(whole), literal.span().byte_range());
         let mutants =
@@ -220,7 +222,7 @@ impl SiteFinder<'_> {
         self.add(whole, SiteForm::Expression, mutants);
     }
 
-    /// If the last arm takes everything, each other arm is never taken.
+    /// Adds mutants in which an arm is never taken, if the last arm takes everything.
     fn arms(&mut self, expression: &syn::ExprMatch) {
         let Some((last, others)) = expression.arms.split_last() else { return };
         if !matches!(last.pat, Pat::Wild(_)) || last.guard.is_some() {
@@ -239,7 +241,7 @@ impl SiteFinder<'_> {
         }
     }
 
-    /// The arguments of macros that take expressions.
+    /// Visits the arguments of macros that take expressions.
     fn macro_arguments(&mut self, call: &syn::Macro) {
         let Some(name) = call.path.segments.last().map(|last| last.ident.to_string()) else { return };
         match name.as_str() {
@@ -258,7 +260,7 @@ impl SiteFinder<'_> {
                 let list = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.tokens.clone());
                 for argument in list.into_iter().flatten() {
                     match argument {
-                        // A named argument of the format.
+                        // `named` is a named argument of the format.
                         Expr::Assign(named) => self.visit_expr(&named.right),
                         argument => self.visit_expr(&argument),
                     }
@@ -268,7 +270,7 @@ impl SiteFinder<'_> {
         }
     }
 
-    /// A function: its body as a whole, and the places in it.
+    /// Visits a function: its body as a whole, and the places in it.
     fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
         if is_left_out(attributes) {
             return;
@@ -285,7 +287,7 @@ impl SiteFinder<'_> {
         let start = block.brace_token.span.open().byte_range().end;
         let only = match &*block.stmts {
             [] => return,
-            // It can already be deleted as a statement.
+            // The body can already be deleted as a statement.
             [Stmt::Expr(only, Some(_))] if Self::deletable(only) => return,
             [Stmt::Expr(only, None)] => Some(&self.text[bytes(only)]),
             _ => None,
@@ -308,7 +310,7 @@ impl SiteFinder<'_> {
         (self.owner, self.function) = (outer, function);
     }
 
-    /// Whether a statement with this expression can be deleted.
+    /// Returns true if a statement with this expression can be deleted.
     fn deletable(expression: &Expr) -> bool {
         match expression {
             Expr::MethodCall(_) | Expr::Call(_) | Expr::Assign(_) => true,
@@ -324,7 +326,7 @@ fn is_compound_assignment(expression: &Expr) -> bool {
     text.ends_with('=') && !matches!(text.as_str(), "==" | "!=" | "<=" | ">=")
 }
 
-/// The integer literal that an expression is, with its span.
+/// Returns the integer literal of an expression that is one, with its span.
 fn integer(expression: &Expr) -> Option<&syn::LitInt> {
     match expression {
         Expr::Lit(ExprLit { lit: Lit::Int(literal), attrs, .. }) if attrs.is_empty() => Some(literal),
@@ -332,8 +334,8 @@ fn integer(expression: &Expr) -> Option<&syn::LitInt> {
     }
 }
 
-/// The integer of an expression that is changed as a whole although there is more around the integer: changed alone,
-/// the number would have another type.
+/// Returns the integer of an expression that is changed as a whole although there is more around the integer: changed
+/// alone, the number would have another type.
 fn number(expression: &Expr) -> Option<&syn::LitInt> {
     match expression {
         Expr::Cast(cast) => number(&cast.expr),
@@ -469,7 +471,7 @@ impl<'ast> Visit<'ast> for SiteFinder<'_> {
     }
 }
 
-/// Line and column of an offset, both from 1.
+/// Returns line and column of an offset, both from 1.
 pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..offset];
     let line = before.rfind('\n').map_or(0, |end| end + 1);

@@ -1,8 +1,8 @@
-//! The crate that instrumented code asks at each of its places. `cargo xtask mutants` writes it into its copy of the
+//! The crate that instrumented code queries at each place. `cargo xtask mutants` writes it into the copy of the
 //! workspace and appends the number of places; it is not part of the workspace itself.
 //!
-//! After a place has asked once, one byte answers further questions, so that instrumented code is hardly slower. In
-//! constants no mutant is ever chosen: they are evaluated by the compiler, before anything can be chosen.
+//! After the first query of a place, one byte answers further ones, so that instrumented code is hardly slower. In
+//! constants no mutant is ever chosen: the compiler evaluates them before a choice is possible.
 #![feature(core_intrinsics, const_eval_select)]
 
 use std::fs::File;
@@ -10,18 +10,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// For each place, whether it is known to be unchanged.
+/// For each place, 1 if it is known to be unchanged.
 static UNCHANGED: [AtomicU8; PLACES] = [const { AtomicU8::new(0) }; PLACES];
 static CHOICE: OnceLock<Choice> = OnceLock::new();
 
 struct Choice {
     /// The place, and the number of its mutant.
     mutant: Option<(u32, u8)>,
-    /// The file in which each place that asks gets a byte. All processes write into the same file.
+    /// The file with a byte for each place, set at its first query. All processes write into the same file.
     reached: Option<File>,
 }
 
-/// Returns which mutant of the place is chosen, counted from 1; 0 if none is.
+/// Returns the chosen mutant of the place, counted from 1; 0 if none is chosen.
 #[inline(always)]
 pub const fn at(place: u32) -> u8 {
     std::intrinsics::const_eval_select((place,), in_a_constant, in_a_run)

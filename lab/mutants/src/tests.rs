@@ -1,4 +1,4 @@
-//! Tests of the whole way from a crate's source to the fates of its mutants.
+//! Tests of the whole path from a crate's source to the fates of its mutants.
 
 use pugmark_builds::test_binaries::TestBinary;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use super::rewrite::rewrite;
 use super::run::{MutantFate, Tests};
 use super::sites::{self, Site};
 
-/// What is found in a source, as `line:column old -> new`.
+/// Returns the mutants found in a source, as `line:column old -> new`.
 fn found(text: &str) -> Vec<String> {
     let sites = sites::find(text).unwrap();
     let mutants = sites.iter().flat_map(|site| &site.mutants);
@@ -56,7 +56,7 @@ fn each_kind_of_change_is_found() {
             "fn f() { g(match a { 1 | 2 => b, x if c => d, _ => e }) }",
             &["1:22 1 | 2 => … -> the last arm", "1:39 c -> true", "1:39 c -> false"],
         ),
-        // No later arm could take what this arm takes.
+        // No later arm could match in place of this one.
         ("fn f() { g(match a { A => b, B => c }) }", &[]),
         ("fn f() { a.b(); }", &["1:10 a.b(); -> nothing"]),
         (
@@ -152,8 +152,8 @@ fn mutants_stand_beside_what_was_written() {
     );
 }
 
-/// One of cargo's lines: a diagnostic with these spans, and below it a child diagnostic with others. A span is a file,
-/// its range in the file, and whether it is the primary one.
+/// Returns one of cargo's lines: a diagnostic with these spans, and below it a child diagnostic with others. A span is
+/// a file, its range in the file, and true if it is the primary one.
 fn diagnostic(level: &str, spans: &[Span<'_>], under: &[Span<'_>]) -> String {
     let span = |(file, range, primary): &Span<'_>| {
         serde_json::json!({
@@ -209,7 +209,7 @@ fn an_error_is_laid_to_the_mutant_that_it_is_about() {
     assert_eq!(of(&diagnostic("error", &[("a.rs", end - 1..end, true)], &[])), numbers[2..]);
 }
 
-/// A crate whose tests notice some mutants and not others.
+/// A crate whose tests notice only some mutants.
 const CRATE: &str = r#"
 pub const fn larger(a: u8, b: u8) -> u8 {
     let mut larger = b;
@@ -298,7 +298,7 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
     let long = Duration::from_secs(60);
     let mut tests =
         Tests::record(&folder.join("scratch"), &folder.join("known"), vec![binary], places, 2, long).unwrap();
-    // A test that fails without a mutant shows nothing: what only it reaches counts as not reached.
+    // A test that fails without a mutant does not count: places that only it reaches count as not reached.
     assert_eq!(tests.left_out, ["small tests::red: Red"]);
     tests.least = 1;
     let mutants: Vec<_> = (0..places)
@@ -309,8 +309,7 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
         format!("{}: {} -> {}", site.function, change.old, change.new)
     };
     let names = |mutants: &[(usize, usize)]| mutants.iter().map(name).collect::<Vec<_>>();
-    // Without its only assignment a variable has no value; and a value that is chosen at run time does not live
-    // forever.
+    // Without its only assignment a variable has no value; and a value chosen at run time is not `'static`.
     let (left_out, tried): (Vec<_>, Vec<_>) = mutants.iter().partition(|mutant| dropped.contains(mutant));
     assert_eq!(names(&left_out), ["one: 1 -> 0", "one: 1 -> 2", "text: text = a; -> nothing"]);
 

@@ -1,25 +1,25 @@
-//! What is wrong with a line of the protocol.
+//! Errors in a line of the protocol.
 
 use core::error::Error;
 use core::fmt;
 
-/// A line that the protocol does not have.
+/// An error in a line that the protocol does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseError<'a> {
     /// The byte of the line where the error is; if a word is missing, the line's end.
     pub at: usize,
-    /// What is wrong there.
+    /// The kind of error.
     pub kind: ParseErrorKind<'a>,
 }
 
-/// What is wrong with a line.
+/// The kind of error in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseErrorKind<'a> {
-    /// No line begins with this.
+    /// No line begins with this word.
     UnknownLine(&'a str),
     /// The line ends before this word.
     MissingWord(&'static str),
-    /// The line has all its words, and then this one.
+    /// The line has this word after all its words.
     TrailingWord(&'a str),
     /// This key is missing.
     MissingKey(&'static str),
@@ -31,14 +31,14 @@ pub enum ParseErrorKind<'a> {
     BadNumber {
         /// The word, as the protocol's table names it, or the key.
         field: &'static str,
-        /// What is there.
+        /// The text in the line.
         text: &'a str,
     },
     /// A value that the key cannot have.
     BadValue {
         /// The key.
         field: &'static str,
-        /// What is there.
+        /// The text in the line.
         text: &'a str,
     },
 }

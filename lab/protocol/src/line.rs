@@ -9,8 +9,7 @@ use crate::fields::{
 };
 use crate::words::Words;
 
-/// A line. All but the last begin with the name of the workload that they are about. The crate's documentation has the
-/// text of each.
+/// A line. All but the last begin with the name of their workload. The crate's documentation has the text of each.
 ///
 /// Reasons and function names are of type `T`, so that a kernel can print any `Display` without a buffer for its text.
 /// The parser returns the text itself.
@@ -20,9 +19,9 @@ pub enum Line<'a, T = &'a str> {
     Run(&'a str),
     /// The workload's records in the truth log carry this marker.
     Session(&'a str, u16),
-    /// Which part of the workload is to be traced.
+    /// The part of the workload to trace.
     Filter(&'a str, Filter<'a>),
-    /// What the driver and the decoder measured.
+    /// The measurements of the driver and the decoder.
     Stat(&'a str, Stat),
     /// A function that executed many instructions.
     Top(&'a str, Top<T>),
@@ -30,9 +29,9 @@ pub enum Line<'a, T = &'a str> {
     Piece(&'a str, usize, Piece),
     /// Branch records without a gap, with their index from 0.
     Records(&'a str, usize, Records),
-    /// What a performance counter counted.
+    /// The count of a performance counter.
     Count(&'a str, Count),
-    /// What happened to a session's samples.
+    /// The samples of a session, by their fate.
     Samples(&'a str, Samples),
     /// An address that was sampled.
     Sample(&'a str, Sample),
@@ -46,13 +45,13 @@ pub enum Line<'a, T = &'a str> {
     Branch(&'a str, Branch),
     /// A page fault caused by an access to the debug store.
     Fault(&'a str, Fault),
-    /// What was lost.
+    /// The losses.
     Lost(&'a str, Lost),
     /// An access that must be refused.
     Probe(&'a str, Access),
     /// The driver declined, for this reason.
     Refuse(&'a str, T),
-    /// This number of next bytes of the debug console is a contiguous part of the trace.
+    /// The next bytes of the debug console, this many, are a contiguous part of the trace.
     Dump(&'a str, u64),
     /// Code that was traced.
     Section(&'a str, CodeSection),
@@ -67,20 +66,20 @@ pub enum Line<'a, T = &'a str> {
 /// A function that executed many instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Top<T> {
-    /// Its rank, from 1.
+    /// The function's rank, from 1.
     pub rank: usize,
-    /// Its name, which may have spaces.
+    /// The function's name, which may have spaces.
     pub symbol: T,
-    /// The number of instructions that it executed.
+    /// The number of instructions that the function executed.
     pub count: u64,
 }
 
-/// How many workloads passed and failed.
+/// The numbers of workloads that passed and failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// With `ok`.
+    /// Workloads that ended with `ok`.
     pub passed: u64,
-    /// With `fail`.
+    /// Workloads that ended with `fail`.
     pub failed: u64,
 }
 
@@ -118,7 +117,7 @@ impl<'a> Line<'a> {
     /// Parses a line, given without the characters that end it.
     ///
     /// # Errors
-    /// The first thing in the line that the protocol does not have.
+    /// The first part of the line that the protocol does not have.
     pub fn parse(line: &'a str) -> Result<Self, ParseError<'a>> {
         let (first, mut words) = match line.split_once(' ') {
             Some((first, _)) => (first, Words::new(line, first.len())),

@@ -1,4 +1,4 @@
-//! Each line printed and parsed back, and lines that the protocol does not have.
+//! Prints each line and parses it back; refuses lines that the protocol does not have.
 
 extern crate std;
 
@@ -149,13 +149,13 @@ fn losses_add_up_by_kind() {
     assert_eq!(lost, Lost { stops: 22, wraps: 6, ..LOST });
 }
 
-/// The text of each line in the list in the crate's documentation.
+/// Returns the text of each line in the list in the crate's documentation.
 fn documented_lines() -> Vec<&'static str> {
     let items = include_str!("lib.rs").lines().filter_map(|line| line.strip_prefix("//! - `"));
     items.map(|item| item.split_once('`').expect("an open `").0).collect()
 }
 
-/// The variants of [`Line`], from its source.
+/// Returns the variants of [`Line`], from its source.
 fn variants() -> BTreeSet<&'static str> {
     let (_, source) = include_str!("line.rs").split_once("pub enum Line<").expect("no enum");
     let (body, _) = source.split_once("\n}").expect("the enum has no end");

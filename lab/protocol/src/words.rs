@@ -20,7 +20,7 @@ pub(crate) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// The words of a line from byte `at` on.
+    /// Returns the words of a line from byte `at` on.
     pub(crate) fn new(line: &'a str, at: usize) -> Self {
         Self { line, at }
     }
@@ -49,12 +49,12 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The text that is left, without spaces around it.
+    /// Returns the text that is left, without spaces around it.
     pub(crate) fn text(self) -> &'a str {
         self.line[self.at..].trim()
     }
 
-    /// The text that is left up to the last word, and the last word, which the protocol's table calls `name`.
+    /// Returns the text that is left up to the last word, and the last word, which the protocol's table calls `name`.
     pub(crate) fn text_and_last(self, name: &'static str) -> Result<(&'a str, Word<'a>), ParseError<'a>> {
         let last = self.last().ok_or_else(|| self.ends_before(name))?;
         Ok((self.line[self.at..last.at].trim(), last))
@@ -96,7 +96,7 @@ impl<'a> Iterator for Words<'a> {
 pub(crate) struct Pairs<'a>(Words<'a>);
 
 impl<'a> Pairs<'a> {
-    /// All values of a key.
+    /// Returns all values of a key.
     pub(crate) fn all(self, key: &str) -> impl Iterator<Item = Word<'a>> {
         self.0.filter_map(move |Word { at, text }| {
             let (name, value) = text.split_once('=')?;
@@ -104,23 +104,23 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// The first value of a key, if the key is there.
+    /// Returns the first value of a key, if the key is there.
     pub(crate) fn find(self, key: &str) -> Option<Word<'a>> {
         self.all(key).next()
     }
 
-    /// The first value of a key, which must be there.
+    /// Returns the first value of a key, which must be there.
     pub(crate) fn get(self, key: &'static str) -> Result<Word<'a>, ParseError<'a>> {
         let kind = ParseErrorKind::MissingKey(key);
         self.find(key).ok_or(ParseError { at: self.0.line.len(), kind })
     }
 
-    /// The number that a key has; the key must be there.
+    /// Returns the number that a key has; the key must be there.
     pub(crate) fn number<T: TryFrom<u64>>(self, key: &'static str) -> Result<T, ParseError<'a>> {
         self.get(key)?.number(key)
     }
 
-    /// The number that a key has, if the key is there.
+    /// Returns the number that a key has, if the key is there.
     pub(crate) fn maybe_number<T: TryFrom<u64>>(
         self,
         key: &'static str,

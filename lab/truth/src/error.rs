@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::header::VERSION;
 
-/// Why a region of memory cannot be read or used as a truth log.
+/// The reason why a region of memory cannot be read or used as a truth log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TruthError {
     /// The region has fewer bytes than a header.
@@ -14,11 +14,11 @@ pub enum TruthError {
     },
     /// The header does not begin with the magic number: no writer started a log here.
     Magic(u64),
-    /// The version of the layout is not the one that this reader knows.
+    /// This reader does not know the version of the layout.
     Version(u32),
-    /// The records have another size than this reader's.
+    /// The size of the records differs from this reader's.
     RecordBytes(u32),
-    /// The number of the mode is not one that this reader knows.
+    /// This reader does not know the number of the mode.
     Mode(u64),
     /// The header claims more records than the region can hold.
     Capacity {

@@ -21,13 +21,13 @@ pub(crate) mod word {
     /// Records whose writing has begun, or that found no room; the first COUNT of them are complete. In a log that
     /// keeps sums: only those that found no room.
     pub(crate) const BEGUN: usize = 5;
-    /// The log's number, by which its records are told from an earlier log's.
+    /// The log's number, which tells its records from those of an earlier log.
     pub(crate) const EPOCH: usize = 6;
     /// The number of the mode.
     pub(crate) const MODE: usize = 7;
 }
 
-/// What the log says about itself: its capacity, its record count and the guest's exit value.
+/// The log's capacity, its record count and the guest's exit value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub(crate) capacity: u64,
@@ -77,13 +77,13 @@ impl Header {
         if self.mode == LogMode::Hash { 0 } else { self.count.min(self.capacity) }
     }
 
-    /// Returns the number of records appended: also those that were overwritten, or of which only sums were kept.
+    /// Returns the number of records appended, including those that were overwritten, or of which only sums were kept.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.count
     }
 
-    /// Returns what the log keeps.
+    /// Returns the log's mode.
     #[must_use]
     pub const fn mode(&self) -> LogMode {
         self.mode

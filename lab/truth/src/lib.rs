@@ -1,8 +1,8 @@
-//! The truth log: what really retired in the guest, as seen from below by the monitor.
+//! The truth log: the instructions that really retired in the guest, as seen by the monitor below it.
 //!
 //! The monitor appends one [`Record`] for every instruction that it sees retire. While branches are recorded, it also
-//! appends one record for each [`Branch`], and now and then one with the time. The test harness reads the records from
-//! the file that backs the machine's memory and compares the decoder's results with them. The log is in a region of RAM
+//! appends one record for each [`Branch`], and at times one with the time. The test harness reads the records from the
+//! file that backs the machine's memory and compares the decoder's results with them. The log is in a region of RAM
 //! that the guest cannot reach: a [`Header`] followed by records. Two modes need a fixed amount of memory for any
 //! number of instructions: a ring keeps the last records, and sums keep a count and a hash (see [`LogMode`]).
 //!

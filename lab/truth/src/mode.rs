@@ -1,16 +1,16 @@
-//! What a log keeps.
+//! The modes of a log.
 
 use crate::{Record, Sum};
 
-/// What a log keeps.
+/// The contents that a log keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogMode {
     /// Every record, until the region is full; those after that are lost.
     #[default]
     Full,
-    /// The last records: each one that finds the region full overwrites the oldest.
+    /// The last records: in a full region each new one overwrites the oldest.
     Ring,
-    /// No records, but of each session's instructions, by processor and privilege level, their number and a hash.
+    /// No records, but the number and a hash of each session's instructions, by processor and privilege level.
     Hash,
 }
 
@@ -33,7 +33,7 @@ impl LogMode {
         })
     }
 
-    /// Returns the size of what the region has room for several times.
+    /// Returns the size of one entry (record or sum) in bytes.
     pub(crate) const fn room_bytes(self) -> usize {
         match self {
             Self::Full | Self::Ring => Record::BYTES,

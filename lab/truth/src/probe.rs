@@ -1,9 +1,9 @@
-//! What a probe leaves in memory: the packets of a trace that the monitor switched on, and the code that executed.
+//! A probe's data in memory: the packets of a trace that the monitor switched on, and the code that executed.
 //!
-//! The monitor can trace a guest from its first instruction on, with a unit that the guest knows nothing of, as a
-//! debugger's probe on the board does. A [`ProbeWriter`] keeps the code: each instruction's bytes when it executes for
-//! the first time, so that whoever decodes the packets needs no file of the guest's. The trace is in parts. Where an
-//! instruction has other bytes than before, the part ends and the next begins: code does not change within a part.
+//! The monitor can trace a guest from its first instruction on, with a unit unknown to the guest, as a debugger's probe
+//! on the board does. A [`ProbeWriter`] keeps the code: each instruction's bytes when it executes for the first time,
+//! so that decoding the packets needs no file of the guest. The trace is in parts. If an instruction's bytes have
+//! changed, the part ends and the next begins: code does not change within a part.
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;
@@ -28,17 +28,17 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The size of a probe's region, and what its address is a multiple of.
+/// The size and alignment of a probe's region.
 pub const REGION_BYTES: u64 = 64 << 20;
-/// The table of the trace's output regions begins here in the region.
+/// The offset in the region of the table of the trace's output regions.
 pub const TABLE: u64 = 4 << 10;
-/// The packets begin here, and fill the region.
+/// The offset of the packets, which fill the rest of the region.
 pub const PACKETS: u64 = REGION_BYTES / 2;
 
-/// Where the records begin.
+/// The offset of the records.
 const RECORDS: u64 = 8 << 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"PUGPROBE");
-/// The header's words: the magic number, how many records are complete, and whether no more will come.
+/// The header's words: the magic number, the number of complete records, and 1 if no more will come.
 const WORD_MAGIC: usize = 0;
 const WORD_COUNT: usize = 1;
 const WORD_FINISHED: usize = 2;
@@ -61,13 +61,13 @@ impl core::error::Error for NoProbe {}
 /// An instruction's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeCode {
-    /// The address that the trace has for it.
+    /// The instruction's address in the trace.
     pub ip: u64,
     bytes: [u8; 16],
 }
 
 impl ProbeCode {
-    /// The code of an instruction of up to fifteen bytes.
+    /// Returns the code of an instruction of up to fifteen bytes.
     #[must_use]
     pub fn new(ip: u64, bytes: &[u8]) -> Self {
         let mut padded = [0; 16];
@@ -76,7 +76,7 @@ impl ProbeCode {
         Self { ip, bytes: padded }
     }
 
-    /// The instruction's bytes.
+    /// Returns the instruction's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.bytes[MAX_BYTES]).min(MAX_BYTES)]
@@ -89,16 +89,16 @@ impl ProbeCode {
     }
 }
 
-/// What a probe has noted.
+/// An entry of a probe's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeRecord {
     /// An instruction executed for the first time, or with other bytes than before.
     Code(ProbeCode),
     /// A part of the trace ended.
     PartEnd {
-        /// How many bytes of packets there are up to the part's end.
+        /// The number of bytes of packets up to the part's end.
         packets: u64,
-        /// The session of the truth log that the part's instructions belong to.
+        /// The truth log's session of the part's instructions.
         session: u16,
     },
 }
@@ -116,7 +116,7 @@ impl ProbeRecord {
     }
 }
 
-/// Notes what a probe sees.
+/// The writer of a probe's log.
 #[derive(Debug)]
 pub struct ProbeWriter<'a> {
     header: &'a [AtomicU64],
@@ -125,7 +125,7 @@ pub struct ProbeWriter<'a> {
 }
 
 impl<'a> ProbeWriter<'a> {
-    /// Begins in a region's first half, as long as it is.
+    /// Begins a log in `region`, the first half of a probe's region.
     ///
     /// # Errors
     /// The region has no room for records.
@@ -137,14 +137,14 @@ impl<'a> ProbeWriter<'a> {
         Ok(Self { header, records: records.as_chunks().0, count: 0 })
     }
 
-    /// Returns how many records there are.
+    /// Returns the number of records.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
     /// Compares code with the record with this index: `Some(true)` if that is the same code, `Some(false)` if it is
-    /// other code at the same address, `None` if it is anything else or there is no such record.
+    /// other code at the same address, `None` if it is another record or there is no such record.
     #[must_use]
     pub fn compare(&self, index: usize, code: ProbeCode) -> Option<bool> {
         let words = self.records.get(index)?.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -169,13 +169,13 @@ impl<'a> ProbeWriter<'a> {
         true
     }
 
-    /// Says that nothing more will come.
+    /// Marks the log as finished.
     pub fn finish(&self) {
         self.header[WORD_FINISHED].store(1, Ordering::Release);
     }
 }
 
-/// Reads what a probe has noted.
+/// The reader of a probe's log.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeLog<'a> {
     records: &'a [[u8; 8 * RECORD_WORDS]],
@@ -186,7 +186,7 @@ impl<'a> ProbeLog<'a> {
     /// Reads a region, or its first half.
     ///
     /// # Errors
-    /// It is too short, or no probe has begun in it.
+    /// The region is too short, or no probe has begun in it.
     pub fn new(region: &'a [u8]) -> Result<Self, NoProbe> {
         let (header, records) = region.split_at_checked(RECORDS as usize).ok_or(NoProbe)?;
         let word = |index: usize| u64::from_le_bytes(header.as_chunks().0[index]);
@@ -200,13 +200,13 @@ impl<'a> ProbeLog<'a> {
         Ok(Self { records, finished: word(WORD_FINISHED) != 0 })
     }
 
-    /// Returns whether nothing more will come.
+    /// Returns whether the log is finished.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Returns everything that was noted, in order.
+    /// Returns all records, in order.
     pub fn records(&self) -> impl Iterator<Item = ProbeRecord> + 'a {
         let word = |record: &[u8; 8 * RECORD_WORDS], index: usize| -> u64 {
             record.as_chunks().0.get(index).map_or(0, |bytes| u64::from_le_bytes(*bytes))

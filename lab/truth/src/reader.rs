@@ -6,7 +6,7 @@ use crate::{Header, LogMode, Record, Sum, TruthError};
 #[derive(Clone, Copy, Debug)]
 pub struct Log<'a> {
     header: Header,
-    /// All that there is room for.
+    /// The places of all records that there is room for.
     rooms: &'a [[u8; Record::BYTES]],
 }
 
@@ -28,7 +28,7 @@ impl<'a> Log<'a> {
         &self.header
     }
 
-    /// Returns the records in the order of retirement; of a ring: the last ones.
+    /// Returns the records in the order of retirement; for a ring, the last ones.
     #[must_use]
     pub fn records(&self) -> Records<'a> {
         let records = &self.rooms[..self.header.len() as usize];
@@ -42,7 +42,7 @@ impl<'a> Log<'a> {
         Records { rest: older.iter(), then: newer.iter() }
     }
 
-    /// Returns the sums of a log that keeps those, in the order in which their first instructions retired.
+    /// Returns the sums of a log that keeps sums, in the order in which their first instructions retired.
     pub fn sums(&self) -> impl Iterator<Item = Sum> + use<'a> {
         let kept = if self.header.mode() == LogMode::Hash { self.rooms } else { &[] };
         kept.iter().map_while(|bytes| Sum::from_words(words(bytes)))

@@ -80,8 +80,8 @@ impl Record {
     }
 }
 
-/// A taken branch, an interrupt or an exception. While branches are recorded, all of them are logged, whatever the
-/// guest's filters say.
+/// A taken branch, an interrupt or an exception. While branches are recorded, all of them are logged, independent of
+/// the guest's filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
     /// Linear address of the instruction that branched, was interrupted, or caused the exception. For a trap: the
@@ -144,7 +144,7 @@ impl RecordFlags {
     const TIME: u16 = 1 << 10;
     const TRACED: u16 = 1 << 11;
 
-    /// Flags of an ordinary instruction executed at this privilege level, 0 to 3.
+    /// Returns the flags of an ordinary instruction executed at this privilege level, 0 to 3.
     #[must_use]
     pub const fn new(cpl: u8) -> Self {
         Self(cpl as u16 & Self::CPL)
@@ -152,22 +152,22 @@ impl RecordFlags {
 
     /// Marks the instruction as INT n, INT3, INTO or INT1.
     ///
-    /// It retired. But a trace names it in a FUP packet (the source address of an event), so a decoder does not count
-    /// it as executed.
+    /// The instruction retired. But a trace names it in a FUP packet (the source address of an event), so a decoder
+    /// does not count it as executed.
     #[must_use]
     pub const fn software_interrupt(self) -> Self {
         Self(self.0 | Self::SOFTWARE_INTERRUPT)
     }
 
-    /// Marks the instruction as executed by the monitor itself (STI, MOV SS and a few more). The processor below,
-    /// QEMU's, never began it, so a log kept by QEMU does not have it.
+    /// Marks the instruction as executed by the monitor itself (STI, MOV SS and a few more). QEMU's processor below
+    /// never began the instruction, so a log kept by QEMU does not have it.
     #[must_use]
     pub const fn emulated(self) -> Self {
         Self(self.0 | Self::EMULATED)
     }
 
-    /// Marks the instruction as one that retired while Intel PT was on, whatever its filters were. Others are logged
-    /// because a counter or something else was.
+    /// Marks the instruction as one that retired while Intel PT was on, with any filters. Others are logged for a
+    /// counter or another unit.
     #[must_use]
     pub const fn traced(self) -> Self {
         Self(self.0 | Self::TRACED)

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Record;
 
-/// What is kept of the instructions that one processor executed in one session at one privilege level.
+/// Count and hash of the instructions that one processor executed in one session at one privilege level.
 ///
 /// Software interrupts are not among them: see [`crate::RecordFlags::software_interrupt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,13 +15,13 @@ pub struct Sum {
     pub cpu: u16,
     /// The privilege level.
     pub cpl: u8,
-    /// How many instructions retired.
+    /// The number of instructions that retired.
     pub instructions: u64,
     /// FNV-1a (64 bits) over their addresses in the order of retirement, each as little-endian `u64`.
     pub hash: u64,
 }
 
-/// A sum's word that says whose it is: session, processor, level (2 bytes each), and a mark that it is in use.
+/// The mark of a sum in use, in the word with its session, processor and level (2 bytes each).
 const IN_USE: u64 = 1 << 63;
 const KEY: usize = 0;
 const INSTRUCTIONS: usize = 1;
@@ -34,7 +34,7 @@ impl Sum {
     /// Bytes in memory.
     pub(crate) const BYTES: usize = 24;
 
-    /// Returns the hash of `address` after the addresses that `hash` is of.
+    /// Returns `hash`, which is of earlier addresses, extended by `address`.
     #[must_use]
     pub const fn hash_of(hash: u64, address: u64) -> u64 {
         let bytes = address.to_le_bytes();
@@ -57,7 +57,7 @@ impl Sum {
 
 /// Adds an instruction to its sum. Returns `false` if there is none, and no room for a new one.
 ///
-/// Sums of one processor are changed by that processor only. There are few, so they are searched from the first.
+/// Only the processor itself changes its sums. There are few, so the search is linear.
 pub(crate) fn add(sums: &[[AtomicU64; 3]], record: Record) -> bool {
     let Record { rip, session, flags, cpu, .. } = record;
     let key = IN_USE | session as u64 | (cpu as u64) << 16 | (flags.cpl() as u64) << 32;

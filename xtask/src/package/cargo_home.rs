@@ -1,15 +1,15 @@
-//! A home for cargo in which no package was unpacked yet.
+//! A home for cargo in which no package of the workspace was unpacked yet.
 //!
 //! To build a package that depends on another one of the workspace, cargo puts that one into a registry in the target
-//! folder. It unpacks it from there into its home, once for each version: another time it would build against what the
-//! package was then.
+//! folder. From there cargo unpacks it into its home, once for each version: a later build would use the stale package.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Makes it in a folder, with all that the user's own has but what came from such registries. Returns the folder.
+/// Makes a home in a folder, with everything in the user's own except packages from such registries. Returns the
+/// folder.
 pub(crate) fn fresh_cargo_home(folder: PathBuf) -> io::Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -25,7 +25,7 @@ pub(crate) fn fresh_cargo_home(folder: PathBuf) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Links what is in a folder into a new one.
+/// Links the contents of a folder into a new one.
 fn link(from: &Path, to: &Path, is_wanted: &dyn Fn(&str) -> bool) -> io::Result<()> {
     fs::create_dir_all(to)?;
     if !from.is_dir() {

@@ -1,4 +1,4 @@
-//! `cargo xtask package`: what others install, the crates for a registry and a Debian package of the programs.
+//! `cargo xtask package`: the packages for users: the crates for a registry and a Debian package of the programs.
 
 mod cargo_home;
 
@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 
 use crate::setup::{self, SetupOptions};
 
-/// The folder of what cargo-deb packs besides the programs. It finds the build's folder by this beginning, wherever it
-/// is.
+/// The folder of files that cargo-deb packs besides the programs. cargo-deb finds the build's folder by the prefix
+/// `release/`.
 const FOLDER: &str = "release/debian";
 
 #[derive(Args)]
@@ -29,7 +29,7 @@ pub(crate) struct PackageOptions {
     deb: bool,
 }
 
-/// Does all of `cargo publish` but the upload, or makes the Debian package.
+/// Does all of `cargo publish` except the upload, or makes the Debian package.
 pub(crate) fn package(options: &PackageOptions) -> Result<()> {
     if options.deb {
         return debian_package(options.setup);
@@ -67,7 +67,7 @@ fn write_documents(pugmark: &Path, folder: &Path) -> Result<()> {
     let output =
         Command::new("gzip").args(["-9", "-n"]).args(pages.lines()).output().context("cannot start gzip")?;
     ensure!(output.status.success(), "gzip failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    // As each shell looks for it.
+    // The file name that each shell looks for.
     for (shell, name) in [("bash", "pugmark"), ("fish", "pugmark.fish"), ("zsh", "_pugmark")] {
         fs::write(folder.join(name), run(&["completions", shell])?)?;
     }
@@ -84,7 +84,8 @@ fn write_documents(pugmark: &Path, folder: &Path) -> Result<()> {
 /// The platform of the programs.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The licences of everything that is built into a package's programs: each asks that its text goes with them.
+/// Returns the licences of everything that is built into a package's programs: each requires that its text is
+/// distributed.
 fn licences(metadata: &Value, package: &str) -> Result<String> {
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let by_id: BTreeMap<_, _> = packages.iter().map(|package| (package["id"].as_str(), package)).collect();
@@ -112,7 +113,8 @@ fn licences(metadata: &Value, package: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The identifiers of all packages that a package is built from, itself too. Neither tests nor build scripts count.
+/// Returns the identifiers of all packages that a package is built from, including itself. Neither tests nor build
+/// scripts count.
 fn built_in(metadata: &Value, package: &str) -> Result<BTreeSet<String>> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let nodes = list(&metadata["resolve"]["nodes"]);
@@ -135,7 +137,8 @@ fn built_in(metadata: &Value, package: &str) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The texts of the licences in a crate's folder. One that may be had by MIT's needs no other, which are long.
+/// Returns the texts of the licences in a crate's folder. A crate that is available under MIT's licence needs no other
+/// text.
 fn licence_files(folder: &Path) -> Result<Vec<String>> {
     let mut files = vec![];
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {

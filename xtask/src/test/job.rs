@@ -18,7 +18,7 @@ const RUN_TEST_BY_TEST: [&str; 2] = ["lab/harness tests/", "tools tests/record"]
 /// The name of the job with the documentation tests.
 const DOCUMENTATION: &str = "documentation";
 
-/// About how many seconds long jobs take, by the beginning of their names. This only orders the queue.
+/// The approximate seconds of long jobs, by the beginning of their names. They only order the queue.
 const EXPECTED_SECONDS: [(&str, u64); 6] = [
     ("lab/harness tests/qemu_log", 100),
     ("tools tests/linux", 60),
@@ -27,7 +27,7 @@ const EXPECTED_SECONDS: [(&str, u64); 6] = [
     ("lab/harness tests/counters everything", 25),
     ("tools tests/record", 20),
 ];
-/// About how many seconds any other job takes: a single test, or a binary.
+/// The approximate seconds of any other job: a single test, or a binary.
 const DEFAULT_SECONDS: [u64; 2] = [10, 5];
 
 /// A part of the tests that runs separately.
@@ -38,7 +38,7 @@ pub(super) enum TestJob {
     Binary(TestBinary, Option<String>),
 }
 
-/// All jobs, the longest first.
+/// Returns all jobs, the longest first.
 pub(super) fn jobs(binaries: &[TestBinary]) -> Result<Vec<TestJob>> {
     let mut jobs = vec![TestJob::Documentation];
     for binary in binaries {
@@ -53,7 +53,7 @@ pub(super) fn jobs(binaries: &[TestBinary]) -> Result<Vec<TestJob>> {
     Ok(jobs)
 }
 
-/// The names of a binary's tests.
+/// Returns the names of a binary's tests.
 fn tests(binary: &TestBinary) -> Result<Vec<Option<String>>> {
     let output = Command::new(&binary.file).args(["--list", "--format", "terse"]).output()?;
     ensure!(output.status.success(), "{} does not list its tests", binary.name);
@@ -62,7 +62,7 @@ fn tests(binary: &TestBinary) -> Result<Vec<Option<String>>> {
 }
 
 impl TestJob {
-    /// The binary's name.
+    /// Returns the binary's name.
     pub(super) fn binary(&self) -> &str {
         match self {
             Self::Documentation => DOCUMENTATION,
@@ -87,7 +87,7 @@ impl TestJob {
             Self::Binary(binary, test) => {
                 let mut command = Command::new(&binary.file);
                 // One thread, because there are already as many jobs as processors. The output is shown, because tests
-                // print there what they skip.
+                // report there what they skip.
                 command.args(["--show-output", "--test-threads=1"]);
                 command.args(test.iter().flat_map(|test| ["--exact", test]));
                 command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);

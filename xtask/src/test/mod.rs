@@ -19,7 +19,7 @@ use std::time::Instant;
 use crate::setup::{self, SetupOptions};
 use outcome::{JobOutcome, Tally};
 
-/// The most machines that run at the same time; each has half a GiB of memory.
+/// The maximum number of machines that run at the same time; each has half a GiB of memory.
 const AT_A_TIME: usize = 8;
 
 #[derive(Args)]

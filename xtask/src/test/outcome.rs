@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use super::job::TestJob;
 
-/// The beginning of the line that a test prints if something is missing and it therefore checks less.
+/// The beginning of the line that a test prints if it checks less because a program is missing.
 const SKIPPED: &str = "skipped: ";
 
 /// The result of a job.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct JobOutcome {
     pub(super) passed: bool,
-    /// How many tests passed, and how many failed.
+    /// The numbers of tests that passed and failed.
     pub(super) tests: [u64; 2],
     /// For each test that was skipped, its first reason.
     pub(super) skipped: Vec<String>,
@@ -44,7 +44,7 @@ impl JobOutcome {
     }
 }
 
-/// The number before `word` in `ok. 3 passed; 0 failed; …`.
+/// Returns the number before `word` in `ok. 3 passed; 0 failed; …`.
 fn number_before(text: &str, word: &str) -> Option<u64> {
     let (before, _) = text.split_once(word)?;
     before.rsplit(' ').next()?.parse().ok()
@@ -70,13 +70,13 @@ pub(crate) struct Tally {
     /// For each binary the time, the processor time, and the number of tests.
     binaries: BTreeMap<String, (Duration, Duration, u64)>,
     tests: [u64; 2],
-    /// How many tests were skipped for each reason.
+    /// The number of tests skipped for each reason.
     skipped: BTreeMap<String, u64>,
     /// For each step beside the tests that was skipped, the reason.
     skipped_steps: Vec<String>,
 }
 
-/// How a reason ends if something can be installed; other reasons are about old versions.
+/// The end of a reason that an installation removes; other reasons are about old versions.
 const MISSING: &str = " is not installed";
 
 impl Tally {
@@ -89,7 +89,7 @@ impl Tally {
         tally
     }
 
-    /// Whether a test was skipped because the machine lacks something.
+    /// Returns true if a test was skipped because the machine lacks something.
     pub(crate) fn misses_something(&self) -> bool {
         self.skipped.keys().any(|reason| reason.ends_with(MISSING))
     }

@@ -1,11 +1,11 @@
-//! Which branches are recorded.
+//! The configuration of a branch recorder.
 
 use super::Recorder;
 use crate::intel::lbr::{Branch, Classes};
 use crate::msr::amd::AmdLbrSelect;
 use core::fmt;
 
-/// Which branches are recorded.
+/// The branches to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchConfig {
     os: bool,
@@ -66,7 +66,7 @@ impl BranchConfig {
         table.into_iter().find(|(wrong, _)| *wrong).map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
-    /// Returns whether a recorded branch is one that was requested: without the kernel, none of its addresses are.
+    /// Returns whether a recorded branch was requested: without the kernel, neither address may be in the kernel.
     pub(super) const fn keeps(&self, branch: &Branch) -> bool {
         self.os || !branch.is_in_upper_half()
     }
@@ -97,7 +97,7 @@ impl Default for BranchConfig {
     }
 }
 
-/// Why branches cannot be recorded as requested.
+/// The reason why branches cannot be recorded as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchRefusal {
     /// Neither CPL 0 nor the levels above it were requested.

@@ -6,31 +6,31 @@ use crate::intel::lbr::Branch;
 /// A branch, an interrupt or an exception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Source, target, and whether it was mispredicted.
+    /// Source, target, and the misprediction flag.
     pub branch: Branch,
-    /// Whether the processor really executed the branch.
+    /// The evidence that the processor executed the branch.
     pub speculation: Speculation,
 }
 
-/// When a branch was recorded, and whether it retired.
+/// The time of recording (before or at retirement), and the fate of the branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
     /// Unknown: branch sampling records branches that retire.
     #[default]
     Unknown,
-    /// It was recorded when it retired.
+    /// The branch was recorded when it retired.
     Retired,
-    /// It was recorded before it retired.
+    /// The branch was recorded before it retired.
     Speculated,
-    /// It was recorded, but did not retire.
+    /// The branch was recorded, but did not retire.
     WrongPath,
 }
 
 /// The addresses of LBR version 2 have 57 bits; the bits above are reserved.
 const LBR_ADDRESS: u32 = 57;
-/// A reserved bit of a target, by which erratum 1452 shows (family 19h models 10h to 1Fh): it is set in an entry that
-/// was recorded without a branch, although its valid and speculative bits are set. No processor sets it in the entry of
-/// a branch.
+/// A reserved bit of a target that reveals erratum 1452 (family 19h models 10h to 1Fh): this bit is set in an entry
+/// that was recorded without a branch, although the entry's valid and speculative bits are set. No processor sets it in
+/// the entry of a branch.
 ///
 /// Source: Revision Guide for AMD Family 19h Models 10h-1Fh Processors, erratum 1452, as Linux cites it
 /// (arch/x86/events/amd/lbr.c, `amd_pmu_lbr_read`).

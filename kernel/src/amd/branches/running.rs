@@ -17,16 +17,16 @@ impl<M: Msr> BranchRunning<M> {
     ///
     /// # Errors
     ///
-    /// LBR version 2 was off before this call, so that the branches in it, which the error has, are not the last ones:
-    /// something else had turned it off, or filters it, or an access raised #GP at the last call. This call has cleared
-    /// the records and turned them on again. Or an access raised #GP: the recorder may be off, and the next call tries
-    /// again.
+    /// LBR version 2 was off before this call: something else had turned it off or changed its filter, or an access
+    /// raised #GP at the last call. The error has its branches, which are not the last ones. This call has cleared the
+    /// records and turned the recorder on again. Or an access raised #GP: the recorder may be off, and the next call
+    /// tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Recorded]) -> Result<&'a [Recorded], NotCurrent<'a, Recorded>> {
         let (count, missing) = self.with(|session| session.read(out))?;
         NotCurrent::check(out, count, missing)
     }
 
-    /// Forgets what was recorded, because another task runs from now on.
+    /// Discards the records, because another task runs from now on.
     ///
     /// # Errors
     ///
@@ -71,11 +71,11 @@ pub struct BranchSession<M: Msr> {
     config: BranchConfig,
     /// The value of DBG_EXTN_CFG when the recorder was halted.
     found: DbgExtnCfg,
-    /// Its registers belong to this session.
+    /// True if the recorder's registers belong to this session.
     claimed: bool,
-    /// The driver has turned it on, and not off since.
+    /// True while the driver has the recorder turned on.
     on: bool,
-    /// Why branches are missing after those that are recorded.
+    /// The reason why branches are missing after those that are recorded.
     missing: Option<Gap>,
 }
 
@@ -84,7 +84,7 @@ impl<M: Msr> BranchSession<M> {
         Self { unit, config, found: DbgExtnCfg::empty(), claimed: false, on: false, missing: None }
     }
 
-    /// Reads the records and resumes. Returns the number of branches, and why others are missing after them.
+    /// Reads the records and resumes. Returns the number of branches, and the reason if others are missing after them.
     fn read(&mut self, out: &mut [Recorded]) -> Result<(usize, Option<Gap>), GeneralProtection> {
         let halted = Halted::halt(self)?;
         let missing = self.missing;
@@ -124,7 +124,8 @@ impl<M: Msr> BranchSession<M> {
                     self.unit.write_at(branch_to(n), 0)?;
                 }
             }
-            // Branch sampling delays a counter's interrupt until it is full, and must not restart because of this.
+            // Branch sampling delays a counter's interrupt until it is full, and must not restart for a change of
+            // tasks.
             Recorder::Sampling { .. } => {
                 if let Some(newest) = self.found.recorded().checked_sub(1) {
                     self.unit.write_at(branch_to(newest), POISON)?;
@@ -134,8 +135,8 @@ impl<M: Msr> BranchSession<M> {
         Ok(())
     }
 
-    /// Notes that branches are missing from here on. Of several reasons the first one is kept. Branch sampling records
-    /// at times only.
+    /// Notes that branches are missing from here on. Of several reasons the first one is kept. Does nothing for branch
+    /// sampling, which records only at times.
     fn miss(&mut self, why: Gap) {
         if let Recorder::LbrV2 { .. } = self.unit.recorder {
             self.missing.get_or_insert(why);
@@ -203,7 +204,7 @@ impl<M: Msr> Recording for BranchSession<M> {
         if self.claimed { self.unit.freeze_no_more(self.config.freeze_on_pmi) } else { Ok(()) }
     }
 
-    /// Notes that the recorder was left off. One that cannot be paused goes on.
+    /// Notes that the recorder was left off. One that cannot be paused continues.
     fn abandon(&mut self, _: Abandoned) {
         if self.halt().is_ok() {
             self.miss(Gap::Abandoned);

@@ -237,7 +237,7 @@ fn detection_says_what_is_there() {
     let unfrozen = Cpu { perfmon: (3, 0x206), ..fake::ZEN_4 };
     assert_eq!(detect(unfrozen).unwrap(), Recorder::LbrV2 { depth: 32, freezes: false });
     assert_eq!(detect(fake::ZEN_3).unwrap(), Recorder::Sampling { linear_address_bits: 48 });
-    // No manual says how branch sampling works there.
+    // No manual describes branch sampling there.
     let other = Cpu { family: 0x1b, ..fake::ZEN_3 };
     for cpu in [fake::ZEN_2, fake::K8, other] {
         assert_eq!(detect(cpu).unwrap_err(), Missing::BranchRecorder.into());
@@ -255,7 +255,7 @@ fn detection_says_what_is_there() {
     }
 }
 
-/// Of the processors and configurations with faults: in Miri, which takes a thousand times as long, one.
+/// The number of processors and configurations with faults: one in Miri, which takes a thousand times as long.
 const WITH_FAULTS: usize = if cfg!(miri) { 1 } else { 3 };
 
 #[test]
@@ -335,7 +335,7 @@ fn records_that_were_filtered_by_others_or_left_off_are_outdated_until_they_are_
         (|_, _| (), None),
         (|machine, _| machine.set(SELECT, 1), Some(Gap::TurnedOff)),
         (|machine, _| machine.set(CONFIG, 0), Some(Gap::TurnedOff)),
-        // A pause is the kernel's own; what turned the recorder off before it is not.
+        // A pause is the kernel's own; an earlier turn-off is not.
         (|_, running| running.pause().and_then(|()| running.resume()).unwrap(), None),
         (
             |machine, running| {

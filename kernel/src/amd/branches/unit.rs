@@ -13,9 +13,9 @@ use core::marker::PhantomData;
 pub enum Recorder {
     /// LBR version 2.
     LbrV2 {
-        /// The number of branches that it keeps.
+        /// The number of branches that the recorder keeps.
         depth: u8,
-        /// A PMI can freeze it.
+        /// True if a PMI can freeze the records.
         freezes: bool,
     },
     /// Branch sampling, which keeps sixteen branches.
@@ -26,7 +26,7 @@ pub enum Recorder {
 }
 
 impl Recorder {
-    /// Returns the number of branches that it keeps.
+    /// Returns the number of branches that the recorder keeps.
     #[must_use]
     pub const fn depth(self) -> u8 {
         match self {
@@ -47,7 +47,7 @@ impl Recorder {
         })
     }
 
-    /// Returns the bit that turns it on.
+    /// Returns the bit that turns the recorder on.
     pub(super) const fn enable(self) -> DbgExtnCfg {
         match self {
             Self::LbrV2 { .. } => DbgExtnCfg::LBRV2EN,
@@ -80,7 +80,7 @@ impl<M: Msr> BranchUnit<M> {
     ///
     /// # Errors
     ///
-    /// It is absent, or another owner uses it.
+    /// The recorder is absent, or another owner uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         let recorder = Recorder::find(cpuid)?;
         let mut unit = Self { msr, recorder, of_this_processor: PhantomData };
@@ -92,14 +92,14 @@ impl<M: Msr> BranchUnit<M> {
         Ok(unit)
     }
 
-    /// Detects the recorder as [`BranchUnit::detect`] does, and takes it over if another owner has left it on: turns it
-    /// off, and returns the register that showed it. For a recorder that firmware, a boot loader or another kernel
-    /// before this one has left on. LBR version 2 of this driver says then that it was turned
-    /// off ([`NotCurrent::Outdated`](crate::lifecycle::NotCurrent::Outdated)).
+    /// Detects the recorder as [`BranchUnit::detect`] does, and takes it over if firmware, a boot loader or another
+    /// kernel before this one has left it on: turns it off, and returns the register that showed this. If the owner is
+    /// this driver, its LBR version 2 reports that it was turned off
+    /// ([`NotCurrent::Outdated`](crate::lifecycle::NotCurrent::Outdated)).
     ///
     /// # Errors
     ///
-    /// It is absent, or it stays on: below this kernel another owner uses it.
+    /// The recorder is absent, or it stays on: another owner below this kernel (a hypervisor) uses it.
     pub fn take_over(cpuid: impl CpuIdReader, mut msr: M) -> Result<(Self, Option<InUse>), Absent> {
         Recorder::find(cpuid.clone())?;
         let config: DbgExtnCfg = msr.read()?;
@@ -120,7 +120,7 @@ impl<M: Msr> BranchUnit<M> {
         Ok(config.intersects(RECORDERS).then_some(in_use))
     }
 
-    /// Returns which recorder it is.
+    /// Returns the kind of recorder.
     #[must_use]
     pub const fn recorder(&self) -> Recorder {
         self.recorder
@@ -130,8 +130,8 @@ impl<M: Msr> BranchUnit<M> {
     ///
     /// # Errors
     ///
-    /// It does not support the configuration, or the processor refuses. The unit is returned, unless it cannot be
-    /// stopped any more.
+    /// The recorder does not support the configuration, or the processor refuses. The unit is returned, unless it
+    /// cannot be stopped.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(self, config: &BranchConfig) -> Result<BranchRunning<M>, NotStarted<BranchSession<M>>> {
         match config.check(self.recorder) {
@@ -207,7 +207,7 @@ impl<M: Msr> BranchUnit<M> {
     }
 
     fn change_debugctl(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
-        // SAFETY: this sets whether a PMI freezes records that nothing else uses: it writes to no memory.
+        // SAFETY: this only controls the freeze of records that nothing else uses; no memory is written.
         unsafe { self.msr.change_bits(DebugCtl::AT, set, clear) }.map(|_| ())
     }
 

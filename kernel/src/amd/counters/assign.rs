@@ -17,7 +17,7 @@ pub(super) fn assign(needs: &[Need], free: u16) -> Option<[u8; MAX_COUNTERS]> {
     place(order, free, &mut counters).then_some(counters)
 }
 
-/// Returns how many counters the events need.
+/// Returns the number of counters that the events need.
 pub(super) fn needed(needs: &[Need]) -> u32 {
     needs.iter().map(|need| 1 + u32::from(need.pair)).sum()
 }

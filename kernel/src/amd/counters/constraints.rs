@@ -3,12 +3,12 @@
 use super::CountedEvent;
 use crate::amd::AmdCapabilities;
 
-/// What an event needs.
+/// The counters that an event needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
     /// Bit n is set if counter n can count it.
     pub(super) counters: u16,
-    /// It also needs the next counter, because it can happen more than 15 times in a clock.
+    /// True if the event also needs the next counter, because it can happen more than 15 times in a clock.
     pub(super) pair: bool,
 }
 

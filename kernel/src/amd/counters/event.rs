@@ -21,7 +21,7 @@ impl CountedEvent {
         Self::of(select)
     }
 
-    /// Creates the event of such an event select. The driver itself sets whether it is enabled and requests interrupts.
+    /// Creates the event from an event select. The driver itself sets its enable and interrupt bits.
     #[must_use]
     pub const fn of(select: PerfEvtSel) -> Self {
         let select = select.difference(PerfEvtSel::EN.union(PerfEvtSel::INT));
@@ -40,7 +40,7 @@ impl CountedEvent {
         self.with(PerfEvtSel::OS, os)
     }
 
-    /// Counts how often the event begins, not the clocks that it lasts.
+    /// Counts the beginnings of the event, not the clocks that it lasts.
     #[must_use]
     pub fn edges(self) -> Self {
         self.with(PerfEvtSel::EDGE, true)
@@ -87,7 +87,7 @@ impl CountedEvent {
         self
     }
 
-    /// Returns what the event counts.
+    /// Returns the event select: the event, its filters and modes.
     #[must_use]
     pub const fn select(&self) -> PerfEvtSel {
         self.select
@@ -143,7 +143,7 @@ fn known(capabilities: &AmdCapabilities) -> PerfEvtSel {
     known
 }
 
-/// Why events cannot be counted. Events are given by their place in the list.
+/// The reason why events cannot be counted. `event` is a place in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountersRefusal {
     /// No event was requested.
@@ -167,7 +167,7 @@ pub enum CountersRefusal {
         /// The requested period.
         period: u64,
     },
-    /// No counter of this processor can count it; on family 15h, northbridge events have their own counters.
+    /// No counter of this processor can count the event; on family 15h, northbridge events have their own counters.
     NoCounter {
         /// The event.
         event: usize,

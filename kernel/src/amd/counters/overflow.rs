@@ -1,6 +1,6 @@
-//! The end of a counter's period, who receives it, and what became of it.
+//! Overflows: the ends of counters' periods, their receiver, and counts of their fates.
 
-/// Receives overflows in the handler: it must not wait, allocate or format.
+/// A receiver of overflows in the handler: it must not wait, allocate or format.
 pub trait OverflowSink {
     /// Takes an overflow; returns `false` if there is no room for it, and it is lost.
     fn overflow(&mut self, overflow: Overflow) -> bool;
@@ -33,10 +33,11 @@ pub struct OverflowCounts {
     /// Overflows that no handler saw, because the counters were stopped first.
     pub unseen: u64,
     /// The number of times that the handler gave up, after a fault or because interrupts did not end: the counters that
-    /// could be stopped were stopped until an interrupt was served again, and what happened meanwhile is not counted.
+    /// could be stopped were stopped until an interrupt was served again, and events meanwhile are not counted.
     pub abandoned: u64,
     /// The number of times that a counter was found off, or with another event, although the driver had left it on:
-    /// another owner or a hypervisor has changed its registers. What happened since then is not counted. If its event
-    /// select was changed, nothing shows what it had counted before, and its count is that of the last interrupt.
+    /// another owner or a hypervisor has changed its registers. Events since then are not counted. If its event select
+    /// was changed, its count falls back to that of the last interrupt, because the events in the register may be
+    /// others.
     pub turned_off: u64,
 }

@@ -2,7 +2,7 @@
 
 use super::MASK;
 
-/// How to read a count without RDMSR, also from user code if CR4.PCE is set: call [`crate::arch::rdpmc`] with
+/// A way to read a count without RDMSR, also from user code if CR4.PCE is set: call [`crate::arch::rdpmc`] with
 /// [`Rdpmc::index`], then [`Rdpmc::count`] with the result.
 ///
 /// The value is valid until a handler serves the counter's next overflow, which begins a new period.

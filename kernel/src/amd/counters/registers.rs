@@ -17,7 +17,7 @@ impl Bank {
         if capabilities.extended_counters { Self::Extended } else { Self::Legacy }
     }
 
-    /// Returns the address of the register that selects what counter `n` counts.
+    /// Returns the address of the event select of counter `n`.
     pub(super) const fn select(self, n: u8) -> RegisterAt<PerfEvtSel> {
         RegisterAt::new(match self {
             Self::Legacy => 0xc001_0000 + n as u32,

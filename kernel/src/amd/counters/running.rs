@@ -7,8 +7,8 @@ use crate::lifecycle::{self, Source};
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::PmiSource;
 
-/// Running counters. A stop reports how many NMIs may still arrive for overflows that no handler has seen. Code that
-/// drops this value must claim these NMIs itself.
+/// Running counters. A stop reports the number of NMIs that may still arrive for overflows that no handler has seen.
+/// Code that drops this value must claim these NMIs itself.
 pub type CounterRunning<M> = lifecycle::Running<CounterSession<M>>;
 
 /// Counters that were stopped.
@@ -16,7 +16,7 @@ pub type CounterRunning<M> = lifecycle::Running<CounterSession<M>>;
 pub struct CounterStopped<M: Msr> {
     /// The counters, off; their registers have the values after a reset.
     pub unit: CounterUnit<M>,
-    /// What happened to the overflows.
+    /// The fates of the overflows.
     pub overflows: OverflowCounts,
     totals: [u64; MAX_COUNTERS],
     len: usize,
@@ -32,7 +32,7 @@ impl<M: Msr> CounterStopped<M> {
         Self { unit, overflows, totals, len }
     }
 
-    /// Returns how often each event happened, in the order of the list.
+    /// Returns the count of each event, in the order of the list.
     #[must_use]
     pub fn totals(&self) -> &[u64] {
         self.totals.get(..self.len).unwrap_or_default()
@@ -40,9 +40,8 @@ impl<M: Msr> CounterStopped<M> {
 }
 
 impl<M: Msr> CounterRunning<M> {
-    /// Returns how often event `event` of the list has happened so far; `None` if the list is shorter. If something
-    /// else has turned its counter off, [`OverflowCounts::turned_off`] says so from now on, and the counter goes on. No
-    /// interrupt tells of that.
+    /// Returns the count of event `event` of the list so far; `None` if the list is shorter. A counter that something
+    /// else has turned off is turned on again and counted in [`OverflowCounts::turned_off`]; no interrupt reports this.
     ///
     /// # Errors
     ///
@@ -57,13 +56,14 @@ impl<M: Msr> CounterRunning<M> {
         self.session().counter(event)
     }
 
-    /// Returns how RDPMC reads the event; `None` if the list is shorter, or if RDPMC does not reach the counter.
+    /// Returns the RDPMC index and base count of the event; `None` if the list is shorter, or if RDPMC does not reach
+    /// the counter.
     #[must_use]
     pub fn rdpmc(&self, event: usize) -> Option<Rdpmc> {
         self.session().rdpmc(event)
     }
 
-    /// Returns what happened to the overflows so far.
+    /// Returns the fates of the overflows so far.
     #[must_use]
     pub fn overflows(&self) -> &OverflowCounts {
         self.session().counts()

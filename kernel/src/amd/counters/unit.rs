@@ -31,7 +31,7 @@ impl<M: Msr> CounterUnit<M> {
     ///
     /// # Errors
     ///
-    /// There are none, or other owners use them all.
+    /// There are no counters, or other owners use them all.
     pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         let capabilities = AmdCapabilities::read(cpuid)?;
         if capabilities.counters == 0 {
@@ -48,14 +48,14 @@ impl<M: Msr> CounterUnit<M> {
         }
     }
 
-    /// Returns what the processor has.
+    /// Returns the processor's capabilities.
     #[must_use]
     pub const fn capabilities(&self) -> &AmdCapabilities {
         &self.capabilities
     }
 
-    /// Reserves counters that another owner uses from time to time; bit n is counter n. A counter that counts is left
-    /// alone without that.
+    /// Reserves counters that another owner uses from time to time; bit n is counter n. Counters that count now are
+    /// left alone without it.
     pub const fn reserve(&mut self, counters: u16) {
         self.reserved = counters;
     }
@@ -116,7 +116,7 @@ const fn not_started<M: Msr>(
     NotStarted::Off { unit, memory: (), error }
 }
 
-/// Returns the counter of each event, and whether the event also needs the next counter.
+/// Returns the counter of each event, and true if the event also needs the next counter.
 fn plan(
     events: &[CountedEvent],
     capabilities: &AmdCapabilities,

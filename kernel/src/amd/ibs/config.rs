@@ -1,11 +1,11 @@
-//! What IBS samples.
+//! The configuration of IBS.
 
 use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2};
 use core::fmt;
 use pugmark_decoder_core::ibs::{Caps, IbsErrata, Part};
 
-/// What to sample: ops, fetches, or both.
+/// The samples to take: of ops, fetches, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsConfig {
     fetch: Option<Fetch>,
@@ -45,7 +45,7 @@ pub(super) enum Levels {
 pub(super) struct Plan {
     pub(super) fetch: Option<(IbsFetchCtl, IbsFetchCtl2)>,
     pub(super) op: Option<(IbsOpCtl, IbsOpCtl2)>,
-    /// Software randomizes bits 7:4 of the op period at the start of each period.
+    /// True if software randomizes bits 7:4 of the op period at the start of each period.
     pub(super) op_random: bool,
     pub(super) levels: Levels,
 }
@@ -104,10 +104,10 @@ impl IbsConfig {
     /// Samples one op every `period` cycles: a multiple of 16, from `0x90` to `0xffff0`, or to `0x7fffff0` with
     /// [`Caps::OP_CNT_EXT`].
     ///
-    /// The period must be longer than the time that the kernel's handler takes from where it resumes the unit to its
-    /// end, and then, entered again, to where it looks for the next sample. The reason: after an NMI that was pending,
-    /// the handler runs again before anything else. If it finds a sample then, that sample has a pending NMI too, and
-    /// so on: the interrupted code makes no progress.
+    /// The period must be longer than the time from the point where the kernel's handler resumes the unit, through its
+    /// end, to the point in its next run where it looks for a sample. Otherwise the interrupted code makes no progress:
+    /// a pending NMI runs the handler again before anything else, and a sample found then has a pending NMI too, and so
+    /// on.
     #[must_use]
     pub const fn op(mut self, period: u32) -> Self {
         let op = match self.op {
@@ -164,7 +164,7 @@ impl IbsConfig {
         self
     }
 
-    /// Samples only what missed the L3 cache, for the units selected so far.
+    /// Samples only fetches and ops that missed the L3 cache, for the units selected so far.
     #[must_use]
     pub const fn l3_miss_only(mut self) -> Self {
         if let Some(fetch) = &mut self.fetch {
@@ -195,7 +195,7 @@ impl IbsConfig {
     ///
     /// # Errors
     ///
-    /// The part that they do not support.
+    /// The part that the units do not support.
     pub fn check(&self, part: &Part) -> Result<(), IbsRefusal> {
         self.plan(part).map(|_| ())
     }
@@ -296,7 +296,7 @@ fn need(caps: Caps, wanted: bool, cap: Caps) -> Result<(), IbsRefusal> {
     }
 }
 
-/// Why the units cannot sample as requested.
+/// The reason why the units cannot sample as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IbsRefusal {
     /// Neither fetches nor ops were requested.

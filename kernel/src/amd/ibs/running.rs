@@ -7,8 +7,8 @@ use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::PmiSource;
 use pugmark_decoder_core::ibs::Sample;
 
-/// Running IBS units. A stop reports how many NMIs may still arrive afterwards, including those of ops that were
-/// already tagged (erratum 420). Code that drops this value must claim these NMIs itself.
+/// Running IBS units. A stop reports the number of NMIs that may still arrive afterwards, including those of ops that
+/// were already tagged (erratum 420). Code that drops this value must claim these NMIs itself.
 pub type IbsRunning<M> = lifecycle::Running<IbsSession<M>>;
 
 /// Units that were stopped.
@@ -16,7 +16,7 @@ pub type IbsRunning<M> = lifecycle::Running<IbsSession<M>>;
 pub struct IbsStopped<M: Msr> {
     /// The units, off.
     pub unit: IbsUnit<M>,
-    /// What happened to the samples, including the last ones.
+    /// The fates of the samples, including the last ones.
     pub counts: IbsCounts,
     pub(super) last: [Option<Sample>; 2],
 }
@@ -29,15 +29,14 @@ impl<M: Msr> IbsStopped<M> {
 }
 
 impl<M: Msr> IbsRunning<M> {
-    /// Returns what happened to the samples so far.
+    /// Returns the fates of the samples so far.
     #[must_use]
     pub fn counts(&self) -> &IbsCounts {
         self.session().counts()
     }
 
-    /// Turns units on again that something else has turned off: another owner, or a hypervisor
-    /// ([`IbsCounts::turned_off`]). The handler does so, too, but a unit that is off requests no interrupt: a kernel
-    /// calls this from time to time.
+    /// Turns units on again that another owner or a hypervisor has turned off ([`IbsCounts::turned_off`]). The handler
+    /// does so, too, but a unit that is off requests no interrupt, so a kernel should call this from time to time.
     ///
     /// # Errors
     ///

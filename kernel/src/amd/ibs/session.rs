@@ -1,4 +1,4 @@
-//! IBS units while they sample: the steps that start, handler and stop consist of.
+//! IBS units while they sample: the steps of start, handler and stop.
 
 use super::config::{Levels, Plan};
 use super::{IbsRefusal, IbsStopped, IbsUnit};
@@ -13,13 +13,13 @@ use pugmark_decoder_core::ibs::{
     Caps, FetchRegisters, FetchSample, IbsErrata, OpRegisters, OpSample, Sample,
 };
 
-/// Receives samples in the handler: it must not wait, allocate or format.
+/// A receiver of samples in the handler: it must not wait, allocate or format.
 pub trait SampleSink {
     /// Takes a sample; returns `false` if there is no room for it, and the sample is lost.
     fn sample(&mut self, sample: &Sample) -> bool;
 }
 
-/// What happened to the samples.
+/// The samples, counted by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsCounts {
     /// Samples of fetches that the sink took.
@@ -30,18 +30,18 @@ pub struct IbsCounts {
     pub lost: u64,
     /// Samples of a privilege level that is filtered out.
     pub filtered: u64,
-    /// Samples whose address the processor does not know, so that nothing shows whether they are wanted, and fetches
-    /// that erratum 1197 corrupted.
+    /// Samples without an address, which cannot be filtered by privilege level, and fetches that erratum 1197
+    /// corrupted.
     pub unplaced: u64,
-    /// How often the handler gave up, after a fault or because interrupts did not end: units that had a sample were
-    /// stopped from then until an interrupt was served again.
+    /// The number of times that the handler gave up, after a fault or because interrupts did not end: units that had a
+    /// sample were stopped from then until an interrupt was served again.
     pub abandoned: u64,
     /// The number of times that a unit was found off, or with another period, although the driver had left it on:
-    /// another owner or a hypervisor has changed its registers. What would have been sampled since then is missing.
+    /// another owner or a hypervisor has changed its registers. Samples since then are missing.
     pub turned_off: u64,
 }
 
-/// The IBS units with what they sample.
+/// The IBS units with their configuration.
 #[derive(Debug)]
 pub struct IbsSession<M: Msr> {
     unit: IbsUnit<M>,
@@ -65,11 +65,11 @@ enum IbsState {
     Off,
     /// The unit counts, or has a sample that was not read yet.
     Armed,
-    /// Its sample was delivered. For ops: the value at which the next count begins.
+    /// The unit's sample was delivered. For ops, the value is where the next count begins.
     Taken(u64),
-    /// Something else has turned it off or taken it over: it is started again when it is free.
+    /// Something else has turned the unit off or taken it over: it is started again when it is free.
     TurnedOff,
-    /// It is being turned off, and an access may have faulted meanwhile.
+    /// The unit is being turned off, and an access may have faulted meanwhile.
     Ending,
 }
 
@@ -158,7 +158,7 @@ impl<M: Msr> IbsSession<M> {
         Ok(None)
     }
 
-    /// Like [`IbsSession::fetch_with_sample`], for ops.
+    /// Returns IbsOpCtl, like [`IbsSession::fetch_with_sample`].
     fn op_with_sample(&mut self) -> Result<Option<IbsOpCtl>, GeneralProtection> {
         let (IbsState::Armed, Some((_, planned2))) = (self.op, self.plan.op) else { return Ok(None) };
         let ctl: IbsOpCtl = self.unit.msr.read()?;
@@ -247,14 +247,14 @@ impl<M: Msr> IbsSession<M> {
         Ok(())
     }
 
-    /// Returns whether the fetch unit is on, and not with what was planned.
+    /// Returns whether the fetch unit is on with another configuration than planned.
     fn fetches_for_another(&mut self) -> Result<bool, GeneralProtection> {
         let Some((planned, _)) = self.plan.fetch else { return Ok(false) };
         let ctl: IbsFetchCtl = self.unit.msr.read()?;
         Ok(ctl.contains(IbsFetchCtl::EN) && !same_fetches(ctl, planned | IbsFetchCtl::EN))
     }
 
-    /// Returns whether the op unit is on, and not with what was last written.
+    /// Returns whether the op unit is on with another configuration than last written.
     fn samples_ops_for_another(&mut self) -> Result<bool, GeneralProtection> {
         let ctl: IbsOpCtl = self.unit.msr.read()?;
         Ok(ctl.contains(IbsOpCtl::EN) && !same_ops(ctl, self.armed))
@@ -287,7 +287,7 @@ impl<M: Msr> IbsSession<M> {
             if self.has_dis() {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
-            // Only for this erratum: elsewhere a count that does not restart would be beyond its maximum.
+            // Only for this erratum: on other processors a count that does not restart would be beyond its maximum.
             if self.unit.part.errata().has(IbsErrata::LATE_OP_INTERRUPT) {
                 self.write(ctl.difference(IbsOpCtl::MAX_CNT) | IbsOpCtl::EN)?;
             }
@@ -342,7 +342,7 @@ impl<M: Msr> IbsSession<M> {
             _ if spoiled => self.counts.unplaced += 1,
             Some(false) => self.counts.filtered += 1,
             Some(true) => {
-                // Lost, too, if the call unwinds.
+                // Counted as lost before the call, in case it unwinds.
                 self.counts.lost += 1;
                 if sink.sample(&sample) {
                     self.counts.lost -= 1;
@@ -355,8 +355,8 @@ impl<M: Msr> IbsSession<M> {
         }
     }
 
-    /// Returns where the next count begins: at the processor's random value, so that periods do not synchronize with
-    /// the executed code. It is less than the shortest period.
+    /// Returns the start of the next count: the processor's random value, so that periods do not synchronize with the
+    /// executed code. The value is less than the shortest period.
     const fn random_begin(&self, ctl: u64) -> u64 {
         match self.unit.part.caps.has(Caps::RD_WR_OP_CNT) {
             true => ctl & RANDOM,
@@ -390,13 +390,13 @@ impl<M: Msr> IbsSession<M> {
     }
 }
 
-/// Returns whether both say the same about which fetches are sampled.
+/// Returns whether both select the same fetches.
 fn same_fetches(one: IbsFetchCtl, other: IbsFetchCtl) -> bool {
     let what = IbsFetchCtl::MAX_CNT | IbsFetchCtl::EN;
     one & what == other & what
 }
 
-/// Returns whether both say the same about which ops are sampled.
+/// Returns whether both select the same ops.
 fn same_ops(one: IbsOpCtl, other: IbsOpCtl) -> bool {
     let what = IbsOpCtl::MAX_CNT | IbsOpCtl::MAX_CNT_EXT | IbsOpCtl::CNT_CTL | IbsOpCtl::EN;
     one & what == other & what
@@ -484,7 +484,7 @@ impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for IbsSession<M> {
         self.go_on(halted)
     }
 
-    /// Each unit that was served has requested its own NMI.
+    /// Returns the number of units that were served: each has requested its own NMI.
     fn late_requests(&self) -> u8 {
         self.served
     }

@@ -34,7 +34,7 @@ impl<M: Msr> IbsUnit<M> {
         Ok(Self { msr, part, routed: false, of_this_processor: PhantomData })
     }
 
-    /// Returns the processor, and what its units can do.
+    /// Returns the processor, and the capabilities of its units.
     #[must_use]
     pub const fn part(&self) -> &Part {
         &self.part
@@ -43,8 +43,8 @@ impl<M: Msr> IbsUnit<M> {
     /// Makes the units' interrupt an NMI, in the extended entry that IBS_CTL names. Call it on each processor, and
     /// again when a processor returns from a sleep state that resets the entry.
     ///
-    /// On family 10h, firmware may not have selected an entry. Then this selects the first free one and writes it to
-    /// all northbridges: it is the same for all processors.
+    /// On family 10h, firmware may not have selected an entry. This function then writes the first free one to all
+    /// northbridges: the entry is the same for all processors.
     ///
     /// # Errors
     ///

@@ -23,11 +23,11 @@ const CC6: (RegisterAt, u64) = (RegisterAt::new(0xc001_0296), 0x40_4040);
 ///
 /// # Safety
 ///
-/// The core's other thread must be off: otherwise the toolkit's authors have seen cores hang.
+/// The core's other thread must be off: the toolkit's authors have seen cores hang otherwise.
 ///
 /// # Errors
 ///
-/// It is another processor, or an access raised #GP.
+/// The processor is another one, or an access raised #GP.
 pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool, UnlockError> {
     let capabilities = AmdCapabilities::read(cpuid)?;
     if !IbsErrata::of(capabilities.family, capabilities.model).has(IbsErrata::LOCKED) {
@@ -41,7 +41,7 @@ pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool
     Ok(true)
 }
 
-/// Keeps a core out of deep sleep while it samples, as unlocked units need it. Both threads must sample only between
+/// A core kept out of deep sleep while it samples, which unlocked units need. Both threads must sample only between
 /// [`AwakeCore::hold`] and [`AwakeCore::release`].
 #[derive(Debug)]
 pub struct AwakeCore<M: Msr> {
@@ -94,7 +94,7 @@ fn change(msr: &mut impl Msr, register: RegisterAt, set: u64, clear: u64) -> Res
     unsafe { msr.change_bits(register, set, clear) }
 }
 
-/// Why nothing was unlocked.
+/// The reason why nothing was unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnlockError {
     /// Another vendor's processor.

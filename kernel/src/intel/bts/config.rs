@@ -1,9 +1,9 @@
-//! Which branches are recorded, checked before any register is written.
+//! The configuration of BTS, checked before any register is written.
 
 use crate::msr::DebugFlags;
 use core::fmt;
 
-/// Which branches go into the buffer.
+/// The branches that go into the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BtsConfig {
     os: bool,
@@ -69,16 +69,16 @@ impl Default for BtsConfig {
     }
 }
 
-/// What the processor can record of branches.
+/// The processor's capabilities of recording branches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BtsCapabilities {
-    /// Branches can be stored.
+    /// True if branches can be stored.
     pub(crate) bts: bool,
-    /// Privilege levels can be excluded: `CPUID.1:ECX[4]`.
+    /// True if privilege levels can be excluded: `CPUID.1:ECX[4]`.
     pub(crate) cpl_qualified: bool,
 }
 
-/// Why branches cannot be recorded as requested.
+/// The reason why branches cannot be recorded as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BtsRefusal {
     /// `IA32_MISC_ENABLE[11]` is 1.

@@ -1,5 +1,5 @@
-//! Intel's branch trace store (BTS): which branches are recorded, and the register that enables the recording. The
-//! records go into a DS save area, see [`ds`](crate::intel::ds), which can also send branches as messages instead.
+//! Intel's branch trace store (BTS): its configuration, and the register that enables the recording. The records go
+//! into a DS save area, see [`ds`](crate::intel::ds), which can also send branches as messages instead.
 
 mod config;
 

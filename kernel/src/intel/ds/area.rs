@@ -30,8 +30,8 @@ impl<L: LinearMemory + Clone> DsArea<L> {
     ///
     /// # Errors
     ///
-    /// There is no memory, or it breaks a rule; with [`Strictness::Strict`], also if it breaks a recommendation of the
-    /// manual. Memory that was already allocated is freed.
+    /// There is no memory, or the memory breaks a rule; with [`Strictness::Strict`], also if it breaks a recommendation
+    /// of the manual. Memory that was already allocated is freed.
     pub fn allocate(
         memory: L,
         capabilities: &DsCapabilities,
@@ -68,13 +68,13 @@ impl<L: LinearMemory> DsArea<L> {
         &self.warnings
     }
 
-    /// Returns how many records this half holds; 0 if the area has no buffer for it.
+    /// Returns the capacity of this half in records; 0 if the area has no buffer for it.
     #[must_use]
     pub fn capacity(&self, half: Half) -> u64 {
         self.half(half).map_or(0, RecordBuffer::capacity)
     }
 
-    /// Returns what happens when this half is full; `None` if the area has no buffer for it.
+    /// Returns the behaviour of this half when it is full; `None` if the area has no buffer for it.
     #[must_use]
     pub fn mode(&self, half: Half) -> Option<BufferMode> {
         self.half(half).map(RecordBuffer::mode)
@@ -86,13 +86,13 @@ impl<L: LinearMemory> DsArea<L> {
         self.layout
     }
 
-    /// Returns the groups of fields that its samples have.
+    /// Returns the groups of fields that the samples have.
     #[must_use]
     pub const fn groups(&self) -> Groups {
         self.groups
     }
 
-    /// Checks the pages again, as strictly as at first: address spaces may have been created since.
+    /// Checks the pages again, as strictly as at the allocation: address spaces may have been created since.
     pub(super) fn check(&mut self, capabilities: &DsCapabilities) -> Result<(), AreaError> {
         let buffers = [&self.bts, &self.pebs].into_iter().flatten();
         for block in core::iter::once(&self.management).chain(buffers.map(RecordBuffer::block)) {
@@ -144,10 +144,10 @@ impl<L: LinearMemory> DsArea<L> {
 /// The maximum number of counter reset values: 32 for general-purpose counters, then 16 for fixed-function counters.
 const COUNTERS: u32 = (crate::intel::pebs::GENERAL_RESETS + crate::intel::pebs::FIXED) as u32;
 
-/// Why an area cannot be created or used.
+/// The reason why an area cannot be created or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaError {
-    /// The requested sizes do not work.
+    /// The requested sizes are refused.
     Plan(PlanError),
     /// The kernel has no memory.
     NoMemory {
@@ -156,7 +156,7 @@ pub enum AreaError {
     },
     /// The kernel returned memory that does not satisfy the request.
     BadBlock {
-        /// Its address.
+        /// The address of that memory.
         address: u64,
         /// The request.
         request: LinearRequest,

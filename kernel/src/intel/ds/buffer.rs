@@ -39,12 +39,12 @@ impl<L: LinearMemory> RecordBuffer<L> {
         &self.block
     }
 
-    /// Returns how many records it holds.
+    /// Returns the capacity in records.
     pub(crate) const fn capacity(&self) -> u64 {
         self.division.records
     }
 
-    /// Returns what happens when it is full.
+    /// Returns the behaviour when the buffer is full.
     pub(crate) const fn mode(&self) -> BufferMode {
         self.mode
     }
@@ -71,13 +71,13 @@ impl<L: LinearMemory> RecordBuffer<L> {
         }
     }
 
-    /// Returns the size of the records from the base to the index. An index that is not at a record of the buffer is an
-    /// error.
+    /// Returns the size of the records from the base to the index. An index that is not at the start of a record in the
+    /// buffer is an error.
     pub(super) fn filled(&self) -> Result<u64, BadIndex> {
         let base = self.block.start();
         let index = self.get(Field::Index);
         let filled = index.wrapping_sub(base);
-        // Allow one record more, because processors differ in what they do at the absolute maximum.
+        // Allow one record more, because processors differ at the absolute maximum.
         match filled <= self.end() + self.record_bytes() && filled % self.record_bytes() == 0 {
             true => Ok(filled.min(self.end())),
             false => Err(BadIndex { index, base }),
@@ -104,8 +104,8 @@ impl<L: LinearMemory> RecordBuffer<L> {
         unsafe { core::slice::from_raw_parts(start.as_ptr(), (to - from) as usize) }
     }
 
-    /// Removes the records before the offset `until`: those after it, up to `filled`, move to the base. The processor
-    /// must not record.
+    /// Removes the records before the offset `until`: those from there to `filled` move to the base. The processor must
+    /// not record.
     pub(super) fn consume(&mut self, until: u64, filled: u64) {
         let left = filled - until;
         let base = self.block.pointer();

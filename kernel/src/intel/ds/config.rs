@@ -1,4 +1,4 @@
-//! What the debug store records, checked before any register is written.
+//! The configuration of the debug store, checked before any register is written.
 
 use super::{AreaError, BufferMode, DsArea, DsCapabilities, Half, LinearMemory};
 use crate::intel::bts::{BtsCapabilities, BtsConfig, BtsRefusal};
@@ -7,7 +7,7 @@ use crate::lifecycle::Missing;
 use crate::msr::{ApicBase, DebugFlags};
 use core::fmt;
 
-/// What the two halves of the area record, and the gate of their interrupt.
+/// The recordings of the two halves of the area, and the gate of their interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DsConfig {
     bts: Option<BtsConfig>,
@@ -41,7 +41,7 @@ impl DsConfig {
         Self { gate: Some(gate), ..self }
     }
 
-    /// Returns what must be written for this configuration.
+    /// Returns the checked configuration with the values to write.
     pub(super) fn check<L: LinearMemory>(
         &self,
         capabilities: &DsCapabilities,
@@ -103,7 +103,7 @@ impl Gate {
     }
 }
 
-/// Why a configuration cannot be recorded.
+/// The reason why a configuration cannot be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsRefusal {
     /// Neither branches nor samples were requested.

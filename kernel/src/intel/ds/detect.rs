@@ -1,7 +1,7 @@
-//! Detects the debug store and what it can do.
+//! Detects the debug store and its capabilities.
 //!
-//! First CPUID is checked, then IA32_MISC_ENABLE, then whether the registers keep the values written to them: emulators
-//! read 0 everywhere.
+//! The order of checks: CPUID, IA32_MISC_ENABLE, then that the registers keep the values written to them (emulators
+//! read 0 everywhere).
 
 use super::DsLayout;
 use crate::cpuid::CpuIdReader;
@@ -14,7 +14,7 @@ use crate::msr::{
 };
 use raw_cpuid::CpuId;
 
-/// What this processor's debug store can do.
+/// The capabilities of this processor's debug store.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Detection of the
 /// BTS Facilities", "BTS and DS Save Area", "64 Bit Format of the DS Save Area"; vol. 2, "CPUID".
@@ -22,17 +22,17 @@ use raw_cpuid::CpuId;
 pub struct DsCapabilities {
     /// The layout of the register that turns branch trace messages on.
     pub(crate) control: DebugCtlLayout,
-    /// 64-bit with DTES64 (`CPUID.1:ECX[2]`), and also without it if IA-32e mode is active.
+    /// The layout: 64-bit with DTES64 (`CPUID.1:ECX[2]`), and also without it if IA-32e mode is active.
     pub layout: DsLayout,
-    /// The processor has BTS_OFF_OS and BTS_OFF_USR: `CPUID.1:ECX[4]` (DS-CPL).
+    /// True if the processor has BTS_OFF_OS and BTS_OFF_USR: `CPUID.1:ECX[4]` (DS-CPL).
     pub cpl_qualified: bool,
-    /// The processor has the branch trace store: `IA32_MISC_ENABLE[11]` is 0.
+    /// True if the processor has the branch trace store: `IA32_MISC_ENABLE[11]` is 0.
     pub bts: bool,
-    /// What PEBS can do, or why there is none.
+    /// The capabilities of PEBS, or the reason why there is none.
     pub pebs: Result<PebsCapabilities, Missing>,
-    /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes BTS while it traces.
+    /// True if the processor has Intel PT (`CPUID.07H.0:EBX[25]`), and PT excludes BTS while it traces on this model.
     pub(crate) processor_trace: bool,
-    /// The processor has IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
+    /// True if the processor has IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
     pub(crate) global_status: bool,
     /// The number of bits of a linear address: `CPUID.80000008H:EAX[15:8]`, or 48 if that is not enumerated.
     pub(crate) linear_address_bits: u8,
@@ -52,7 +52,7 @@ impl DsCapabilities {
         Ok(found)
     }
 
-    /// Reads what is announced. Writes no register.
+    /// Reads the announced capabilities. Writes no register.
     pub(super) fn read(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let id = CpuId::with_cpuid_reader(cpuid.clone());
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
@@ -189,13 +189,13 @@ mod tests {
     #[test]
     fn without_dtes64_the_mode_says_how_wide_fields_are() {
         const LMA: u64 = 1 << 10;
-        // (CPUID.1:ECX, CPUID.80000001H:EDX, IA32_EFER, layout, whether IA32_EFER is read)
+        // (CPUID.1:ECX, CPUID.80000001H:EDX, IA32_EFER, layout, IA32_EFER is read)
         let table = [
             (DTES64, 1 << 29, 0x500, DsLayout::Bits64, false),
             (0, 1 << 29, LMA | 0x101, DsLayout::Bits64, true),
             // IA-32e mode is enabled and not active.
             (0, 1 << 29, 0x100, DsLayout::Bits32, true),
-            // There is no IA-32e mode, and no register.
+            // There is neither IA-32e mode nor the register.
             (0, 0, LMA, DsLayout::Bits32, false),
         ];
         for (ecx, edx, efer, layout, reads) in table {

@@ -4,14 +4,14 @@ use core::ptr::NonNull;
 pub use x86_64::structures::paging::PageTableFlags;
 pub use x86_64::{PhysAddr, VirtAddr};
 
-/// Allocates memory that the processor writes to through whatever page tables CR3 selects.
+/// An allocator of memory that the processor writes to through the page tables that CR3 selects.
 ///
 /// # Safety
 ///
 /// - [`LinearMemory::allocate`] must return RAM that nothing else uses until it is freed, with the requested size and
 ///   alignment and below the requested limit, mapped at consecutive linear addresses.
-/// - What [`LinearMemory::page`] returns must be true from then on until the block is freed, in every address space
-///   that [`LinearMemory::spaces`] counts, and that method must count each address space that can be in CR3 while the
+/// - The result of [`LinearMemory::page`] must stay true until the block is freed, in every address space that
+///   [`LinearMemory::spaces`] counts, and that method must count each address space that can be in CR3 while the
 ///   processor traces. Those of a guest in VMX non-root operation cannot be counted: around a VM entry the recording is
 ///   off ([`DsRunning::run_guest`](super::DsRunning::run_guest)).
 /// - [`LinearMemory::pointer`] must return a mapping of the whole block, readable and writable, that stays valid until
@@ -35,7 +35,7 @@ pub unsafe trait LinearMemory {
     /// process has two, and the one that runs user code counts as well.
     fn spaces(&self) -> usize;
 
-    /// Returns how an address space maps the page with `address`; `None` if the page is not present there.
+    /// Returns the mapping of the page with `address` in an address space; `None` if the page is not present there.
     fn page(&self, space: usize, address: VirtAddr) -> Option<LinearPage>;
 
     /// Returns whether the processor could mask address bit 20 (A20M#) while it traces. On current platforms it cannot.
@@ -72,7 +72,7 @@ unsafe impl<L: LinearMemory> LinearMemory for &L {
     }
 }
 
-/// What a block of linear memory must satisfy.
+/// The requirements on a block of linear memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearRequest {
     /// Size in bytes; a multiple of 4 KiB.
@@ -81,7 +81,7 @@ pub struct LinearRequest {
     pub limit: Option<u64>,
 }
 
-/// How a page of 4 KiB is mapped.
+/// The mapping of a page of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearPage {
     /// The physical address of its first byte.
@@ -90,9 +90,9 @@ pub struct LinearPage {
     pub flags: PageTableFlags,
     /// The effective memory type that results from PAT, MTRRs and the entry's bits.
     pub memory_type: MemoryType,
-    /// The frame contains instructions that may be executed, at this or any other linear address.
+    /// True if the frame contains instructions that may be executed, at this or any other linear address.
     pub holds_code: bool,
-    /// The kernel may unmap the page: it pages it out, or fills in page tables lazily.
+    /// True if the kernel may unmap the page: by paging out, or because it fills in page tables lazily.
     pub pageable: bool,
 }
 

@@ -12,7 +12,7 @@ pub type Messages<M> = Running<MessageSession<M>>;
 #[derive(Debug)]
 pub struct MessageSession<M: Msr> {
     unit: DsUnit<M>,
-    /// TR is set.
+    /// True while TR is set.
     on: bool,
 }
 
@@ -49,7 +49,7 @@ impl<M: Msr> Recording for MessageSession<M> {
         Ok(())
     }
 
-    /// Only a stop halts it.
+    /// Does nothing: only a stop halts the messages.
     fn abandon(&mut self, _: Abandoned) {}
 
     fn into_stopped(self) -> DsUnit<M> {

@@ -1,8 +1,8 @@
 //! The debug store (DS): the processor writes branch records (BTS) and samples (PEBS) into a DS save area in memory.
 //!
 //! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), so they have one owner:
-//! [`DsUnit`] is off, [`DsRunning`] records and owns the memory, [`DsStopped`] holds what was recorded. The area begins
-//! with the buffer management area, which gives base, index, maximum and PMI threshold of each half's buffer.
+//! [`DsUnit`] is off, [`DsRunning`] records and owns the memory, [`DsStopped`] holds the records. The area begins with
+//! the buffer management area, which gives base, index, maximum and PMI threshold of each half's buffer.
 
 mod area;
 mod block;
@@ -40,7 +40,7 @@ pub use unit::{DsLeftOn, DsUnit};
 use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, Msr, PebsEnable, TypedMsr};
 
 /// Stops the branch trace store and the sampling of this processor, whatever code started them: for a kernel that
-/// panics and wants to keep what was recorded.
+/// panics and wants to keep the records.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ impl AreaPlan {
         Self { pebs: Some((buffer, groups)), ..self }
     }
 
-    /// Returns the groups of fields that its samples have.
+    /// Returns the groups of fields that the samples have.
     pub(super) fn groups(&self) -> Groups {
         self.pebs.map_or(Groups::BASIC, |(_, groups)| groups)
     }
@@ -60,21 +60,21 @@ pub(super) type Part = Option<(BufferPlan, Division)>;
 /// A requested buffer for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferPlan {
-    /// The size in bytes. It should be a multiple of the record size: the rest is not used.
+    /// The size in bytes. It should be a multiple of the record size: a remainder is not used.
     pub bytes: u64,
     /// The offset in the first page at which the buffer starts. A buffer may share a page with other data.
     pub page_offset: u16,
-    /// What happens when the buffer is full.
+    /// The behaviour when the buffer is full.
     pub mode: BufferMode,
 }
 
-/// What happens when a buffer is full.
+/// The behaviour of a buffer that is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferMode {
     /// The buffer is overwritten from the beginning and holds the most recent records. No interrupt. Branch records
     /// only.
     Circular,
-    /// A PMI arrives while there is still room for `spare` records, for what is recorded until the PMI is served.
+    /// A PMI is requested while there is still room for `spare` records, which may come until the PMI is served.
     Interrupt {
         /// The number of records to keep free; at least 1.
         spare: u32,
@@ -82,11 +82,11 @@ pub enum BufferMode {
 }
 
 impl BufferMode {
-    /// Keeps enough room for the branch records of the time that a PMI may take on current processors.
+    /// A mode with enough spare room for the branch records of the time that a PMI may take on current processors.
     pub const INTERRUPT: Self = Self::Interrupt { spare: ENOUGH };
 }
 
-/// The number of records in 4 KiB: other drivers keep as much free.
+/// The number of records in 4 KiB, which other drivers keep free.
 pub(super) const ENOUGH: u32 = 170;
 
 /// A buffer divided into records.
@@ -133,7 +133,7 @@ impl Division {
     }
 }
 
-/// Why a buffer cannot be divided as requested.
+/// The reason why a buffer cannot be divided as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanError {
     /// A buffer must start on a doubleword boundary within a page of 4 KiB.
@@ -171,7 +171,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// Why a buffer cannot be divided into such records.
+    /// Converts the reason why a buffer cannot be divided into such records.
     const fn of(record: NoSuchRecord) -> Self {
         match record {
             NoSuchRecord::FixedFormat => Self::FixedFormat,

@@ -1,4 +1,4 @@
-//! How far the recording of one half has come, and what was lost.
+//! The progress of the recording of one half, and its losses.
 
 use super::BufferMode;
 use super::buffer::{BadIndex, RecordBuffer};
@@ -10,13 +10,13 @@ use crate::pmi::Abandoned;
 /// The state of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsState {
-    /// It records.
+    /// The half records.
     Recording,
-    /// The buffer is full and the sink took nothing: recording resumes when something was drained.
+    /// The buffer is full and the sink took nothing: recording resumes once records are drained.
     Full,
-    /// It is off until [`DsRunning::resume`](super::DsRunning::resume).
+    /// The half is off until [`DsRunning::resume`](super::DsRunning::resume).
     Suspended,
-    /// Another owner uses what excludes this half: PT, last branch records, or BTS. If that has ended, recording
+    /// Another owner uses a unit that excludes this half: PT, last branch records, or BTS. Once that ends, recording
     /// resumes at the next drain, at the end of a PMI, or at [`DsRunning::resume`](super::DsRunning::resume).
     Excluded,
     /// The index is not in the buffer: other code wrote to the area. The half is off.
@@ -26,27 +26,26 @@ pub enum DsState {
     Abandoned(Abandoned),
 }
 
-/// How far the recording of one half has come.
+/// The progress of the recording of one half.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     loss: Loss,
     state: DsState,
-    /// Something was recorded since the index was last read.
+    /// True if the half may have recorded since the index was last read.
     unread: bool,
     /// The size of the records in the buffer; in a circular buffer, the offset of the next record.
     filled: u64,
-    /// Records are missing after the last one.
+    /// The gap after the last record.
     cut: Option<Gap>,
-    /// Records are missing at this offset, between others. A circular buffer has no such places: its losses are
-    /// counted.
+    /// A gap between records, with its offset. A circular buffer has none: its losses are counted.
     gap: Option<(u64, Gap)>,
-    /// The half could resume, but another owner excludes it.
+    /// True if the half could resume, but another owner excludes it.
     excluded: bool,
-    /// Why the driver left the half off, if it did and the half has not resumed yet.
+    /// The reason why the driver left the half off, until the half resumes.
     abandoned: Option<Abandoned>,
-    /// Something else turned the half off, which is not told yet.
+    /// True if something else turned the half off, which is not reported yet.
     turned_off: bool,
-    /// The half is off until [`Progress::wake`], even if nothing else keeps it off.
+    /// True if the half is off until [`Progress::wake`], even if nothing else keeps it off.
     suspended: bool,
 }
 
@@ -95,7 +94,7 @@ impl Progress {
         self.abandoned = None;
     }
 
-    /// Notes that the half could resume, but another owner records what excludes it.
+    /// Notes that the half could resume, but another owner's recording excludes it.
     pub(super) fn exclude(&mut self) {
         self.loss.excluded += u64::from(!self.excluded);
         if !core::mem::replace(&mut self.excluded, true) {
@@ -113,7 +112,7 @@ impl Progress {
         }
     }
 
-    /// Notes that something else turned the half off while it recorded: the next [`Progress::collect`] tells it.
+    /// Notes that something else turned the half off while it recorded: the next [`Progress::collect`] reports this.
     pub(super) const fn turn_off(&mut self) {
         self.turned_off = true;
     }
@@ -132,7 +131,7 @@ impl Progress {
         buffer.mode() != BufferMode::Circular && records && buffer.is_due()
     }
 
-    /// Reads how far the processor came. The recording must be off.
+    /// Reads the processor's index. The recording must be off.
     pub(super) fn collect<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) {
         if !self.unread {
             return;
@@ -253,8 +252,8 @@ impl Progress {
         [wrap, older, before, gap, newer, self.cut.map(Chunk::Gap)].into_iter().flatten().filter(some)
     }
 
-    /// Returns what a circular buffer that wrapped has overwritten: at least the records between its base and the place
-    /// of the next record. If that place is the end, it is unknown whether others were overwritten.
+    /// Returns the minimum that a circular buffer has overwritten after a wrap: the records between its base and the
+    /// place of the next record. If that place is the end, it is unknown whether others were overwritten.
     const fn overwritten<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> Overwritten {
         Overwritten::at_least(self.filled % buffer.end())
     }
@@ -295,7 +294,7 @@ mod tests {
         assert_eq!(progress.state(), DsState::Suspended);
         progress.wake();
         assert_eq!(progress.state(), DsState::Excluded);
-        // What is excluded already is not abandoned as well.
+        // A half that is excluded already is not abandoned as well.
         let mut progress = Progress::new();
         progress.exclude();
         progress.abandon(Abandoned::Stuck);

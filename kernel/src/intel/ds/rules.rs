@@ -56,7 +56,7 @@ pub struct Place {
     pub space: usize,
 }
 
-/// Whether the manual's recommendations are enforced as rules.
+/// The choice to enforce the manual's recommendations as rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     /// Enforces only the requirements.
@@ -84,7 +84,7 @@ pub enum Warning {
     NotWriteBack {
         /// The page.
         address: u64,
-        /// Its memory type.
+        /// The page's memory type.
         memory_type: MemoryType,
     },
     /// Few records are kept free for the time until a PMI is served.
@@ -111,7 +111,7 @@ impl Warnings {
             self.add(Warning::Remainder { bytes: plan.bytes, record_bytes });
         }
         match plan.mode {
-            // How many samples are enough depends on their periods, which only the configuration knows.
+            // For samples the sufficient number depends on their periods, which only the configuration knows.
             BufferMode::Interrupt { spare } if half == Half::Bts && spare < ENOUGH => {
                 self.add(Warning::FewSpare { spare })
             }

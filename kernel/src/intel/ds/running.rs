@@ -13,7 +13,7 @@ use crate::pmi::PmiSource;
 pub type DsRunning<M, L> = lifecycle::Running<DsSession<M, L>>;
 
 impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
-    /// Returns what was lost of a half so far, as of the last PMI or drain.
+    /// Returns the losses of a half, as of the last PMI or drain.
     #[must_use]
     pub fn loss(&self, half: Half) -> &Loss {
         self.session().loss(half)
@@ -25,8 +25,8 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         self.session().state(half)
     }
 
-    /// Offers what was recorded so far to the sinks, oldest first, and resumes. Records that they take are removed from
-    /// the buffers; a circular buffer is only shown and keeps all records.
+    /// Offers the records so far to the sinks, oldest first, and resumes. Records that they take are removed from the
+    /// buffers; a circular buffer is only shown and keeps all records.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     ///
     /// **No VM entry may happen while this recording runs.** IA32_DS_AREA and the buffers' addresses are linear, and
     /// the processor translates them by the page tables in CR3. Those of the guest map other memory there: records
-    /// would overwrite what the guest, or a hypervisor without EPT, has at these addresses.
+    /// would overwrite memory of the guest, or of a hypervisor without EPT, at these addresses.
     ///
     /// ```
     /// use pugmark_kernel::intel::ds::{DsRunning, LinearMemory};
@@ -92,7 +92,7 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     ///
     /// # Errors
     ///
-    /// TR or a counter could not be stopped, and `run` was not called. A fault after it is told by
+    /// TR or a counter could not be stopped, and `run` was not called. A fault after `run` is reported by
     /// [`DsRunning::state`] and the next drain.
     pub fn run_guest<R>(&mut self, run: impl FnOnce() -> R) -> Result<R, GeneralProtection> {
         self.with(|session| {

@@ -1,4 +1,4 @@
-//! A debug store together with the area that it records into: the steps that start, PMI handler and stop consist of.
+//! A debug store together with the area that it records into: the steps of start, PMI handler and stop.
 
 use super::config::CheckedDs;
 use super::progress::{DsState, Progress};
@@ -22,17 +22,17 @@ pub struct DsSession<M: Msr, L: LinearMemory> {
     area: DsArea<L>,
     /// The flags that are set while branches are recorded, if they are.
     control: Option<DebugFlags>,
-    /// The same flags as bits of the register, and all bits there that belong to this driver.
+    /// The same flags as bits of the register, and the mask of all bits there that belong to this driver.
     bits: (u64, u64),
     /// The counters that sample, if any.
     program: Option<Program>,
     bts: Progress,
     pebs: Progress,
-    /// Branches are recorded.
+    /// True while branches are recorded.
     branches: bool,
-    /// IA32_DS_AREA names the area.
+    /// True if IA32_DS_AREA names the area.
     named: bool,
-    /// Another owner has used the counters: their registers must be written again.
+    /// True if another owner has used the counters, so that their registers must be written again.
     unprepared: bool,
 }
 
@@ -111,14 +111,14 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         due(Half::Bts, &self.bts) || due(Half::Pebs, &self.pebs)
     }
 
-    /// Halts both halves, and reads how far the processor came. If one cannot be halted, the other one is off.
+    /// Halts both halves, and reads the processor's indices. If one half cannot be halted, the other one is off.
     pub(super) fn halt_and_collect(&mut self) -> Result<Halted, GeneralProtection> {
         let halted = Halted::halt(self).inspect_err(|&fault| self.note_what_is_off(fault))?;
         self.collect(&halted);
         Ok(halted)
     }
 
-    /// Reads how far the processor came.
+    /// Reads the processor's indices.
     fn collect(&mut self, _: &Halted) {
         if let Some(buffer) = self.area.half(Half::Bts) {
             self.bts.collect(buffer);
@@ -128,7 +128,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Offers what was recorded to the sinks, as far as they take it.
+    /// Offers the records to the sinks, as far as they take them.
     pub(super) fn deliver(
         &mut self,
         branches: &mut (impl Sink + ?Sized),
@@ -153,7 +153,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         match (&mut self.program, self.area.half(Half::Pebs)) {
             (Some(program), Some(buffer)) if self.pebs.may_go_on(buffer) => {
                 if !program.is_on() && self.unit.msr.read::<PebsEnable>()?.0 != 0 {
-                    // Samples of another owner go into a trace of Intel PT.
+                    // Another owner's samples go into a trace of Intel PT.
                     self.pebs.exclude();
                 } else {
                     self.pebs.begin(buffer);
@@ -170,8 +170,8 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Returns whether IA32_DS_AREA names this session's area. The area is the session's own from its start to its
-    /// end, so the address tells, whatever the allocator has given out since.
+    /// Returns whether IA32_DS_AREA names this session's area. The session owns the area from its start to its end, so
+    /// the address is proof, whatever the allocator has given out since.
     fn has_registers(&mut self) -> Result<bool, GeneralProtection> {
         let DsAreaBase(area) = self.unit.msr.read()?;
         Ok(area == self.area.address())
@@ -205,7 +205,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Forgets what another owner, who has taken the unit over, has turned off.
+    /// Marks the halves as off that another owner, who has taken the unit over, has turned off.
     fn give_up_registers(&mut self) {
         if core::mem::take(&mut self.branches) {
             self.bts.turn_off();
@@ -229,7 +229,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Notes which halves a call has left off because an access raised #GP.
+    /// Notes the halves that a call has left off because an access raised #GP.
     pub(super) fn note_what_is_off(&mut self, fault: GeneralProtection) {
         let why = Abandoned::Fault(fault);
         if self.control.is_some() && !self.branches {
@@ -294,7 +294,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         Ok(())
     }
 
-    /// Stops the counters. Where a PMI freezes counters by clearing their bits, that is no loss that nobody sees.
+    /// Stops the counters. If a PMI freezes counters by clearing their bits, that is no unseen loss.
     fn stop_samples(&mut self) -> Result<(), GeneralProtection> {
         let Some(program) = &mut self.program else { return Ok(()) };
         if program.stop(&mut self.unit.msr)? {
@@ -318,8 +318,7 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
 
     const WRITES_MEMORY: bool = true;
 
-    /// Starts with empty buffers: first the management area, the counters and IA32_DS_AREA, then what enables the
-    /// recording.
+    /// Starts with empty buffers: first the management area, the counters and IA32_DS_AREA, then the enable bits.
     fn begin(&mut self) -> Result<(), StartError<DsRefusal>> {
         if self.control.is_some() {
             self.unit.claim_branches()?;
@@ -364,8 +363,7 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         }
         let branches = self.stop_branches();
         let samples = self.stop_samples();
-        // With this fence, another processor that sees what is published from now on sees the records too: see
-        // `memory`.
+        // After this fence, another processor that sees a value published later sees the records too: see `memory`.
         fence(Ordering::SeqCst);
         branches.and(samples)
     }
@@ -391,7 +389,7 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         }
     }
 
-    /// Counts what was left off. A half that cannot be stopped keeps running.
+    /// Counts the halves that were left off. A half that cannot be stopped keeps running.
     fn abandon(&mut self, why: Abandoned) {
         if self.halt().is_err() {
             return;
@@ -421,8 +419,8 @@ impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B,
         self.status_bits().into()
     }
 
-    /// The index shows whether the interrupt was for these buffers: processors do not set OvfBuf reliably for branch
-    /// records.
+    /// Checks the index to see whether the interrupt was for these buffers: processors do not set OvfBuf reliably for
+    /// branch records.
     fn asks(&mut self) -> Result<bool, GeneralProtection> {
         Ok(self.is_due())
     }

@@ -1,4 +1,4 @@
-//! What a stopped debug store has recorded.
+//! The records of a stopped debug store.
 
 use super::progress::Progress;
 use super::{DsArea, DsLayout, DsUnit, Half, LinearMemory};
@@ -11,7 +11,7 @@ use crate::msr::Msr;
 pub struct DsStopped<M: Msr, L: LinearMemory> {
     /// The unit, which can be started again.
     pub unit: DsUnit<M>,
-    /// What was recorded.
+    /// The records.
     pub records: Records<L>,
 }
 
@@ -36,13 +36,13 @@ impl<L: LinearMemory> Records<L> {
         self.area.half(half).into_iter().flat_map(|buffer| progress.chunks(buffer))
     }
 
-    /// Returns what was lost of a half.
+    /// Returns the losses of a half.
     #[must_use]
     pub const fn loss(&self, half: Half) -> &Loss {
         self.progress(half).loss()
     }
 
-    /// Returns how wide the fields of the records are.
+    /// Returns the layout, which gives the width of the records' fields.
     #[must_use]
     pub const fn layout(&self) -> DsLayout {
         self.area.layout()

@@ -36,15 +36,15 @@ impl<M: Msr> DsUnit<M> {
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
-    /// Detects the unit as [`DsUnit::detect`] does, and takes it over if another owner has left it on, or an area in
-    /// IA32_DS_AREA: ends the recording of branches (last branch records too, which exclude the unit) and of samples,
-    /// releases the counters that sampled, and returns what was on. For what firmware, a boot loader or another kernel
-    /// before this one has left on. A recording of this driver sees that it was turned off
+    /// Detects the unit as [`DsUnit::detect`] does, and takes it over if firmware, a boot loader or another kernel
+    /// before this one has left it on, or an area in IA32_DS_AREA: ends the recording of branches (last branch records
+    /// too, which exclude the unit) and of samples, releases the counters that sampled, and returns the state of the
+    /// unit. A recording of this driver sees that it was turned off
     /// ([`Loss::turned_off`](crate::loss::Loss::turned_off)).
     ///
     /// # Errors
     ///
-    /// The unit is absent, or it stays on: below this kernel another owner uses it.
+    /// The unit is absent, or it stays on: another owner below this kernel (a hypervisor) uses it.
     pub fn take_over(cpuid: impl CpuIdReader, mut msr: M) -> Result<(Self, Option<DsLeftOn>), Absent> {
         let capabilities = DsCapabilities::read(cpuid, &mut msr)?;
         let left_on = DsLeftOn::turn_off(&capabilities, &mut msr)?;
@@ -52,7 +52,7 @@ impl<M: Msr> DsUnit<M> {
         Ok((Self { msr, capabilities, of_this_processor: PhantomData }, left_on))
     }
 
-    /// Returns what the unit can do.
+    /// Returns the unit's capabilities.
     #[must_use]
     pub const fn capabilities(&self) -> &DsCapabilities {
         &self.capabilities
@@ -69,7 +69,7 @@ impl<M: Msr> DsUnit<M> {
     /// # Errors
     ///
     /// The configuration, the area or the processor refuses. Unit and area are returned, unless the unit cannot be
-    /// stopped any more.
+    /// stopped.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<L: LinearMemory>(
         self,
@@ -182,7 +182,7 @@ pub struct DsLeftOn {
 }
 
 impl DsLeftOn {
-    /// Ends all recording, first of what writes to memory. Returns `None` if nothing was on.
+    /// Ends all recording, first the writes to memory. Returns `None` if nothing was on.
     fn turn_off(
         capabilities: &DsCapabilities,
         msr: &mut impl Msr,

@@ -7,11 +7,11 @@ pub struct Branch {
     pub from: u64,
     /// The target address.
     pub to: u64,
-    /// Whether its target or direction was mispredicted, if the processor reports that.
+    /// True if the target or direction was mispredicted, if the processor reports that.
     pub mispredicted: Option<bool>,
-    /// Whether it was within a transaction.
+    /// True if the branch was within a transaction.
     pub in_tsx: bool,
-    /// Whether it was the abort of a transaction.
+    /// True if the branch was the abort of a transaction.
     pub tsx_abort: bool,
     /// The number of core cycles since the previous record, at most `0xffff`, if the processor reports that.
     pub cycles: Option<u16>,
@@ -59,7 +59,7 @@ pub(super) enum LbrFormat {
     Lip,
     /// 2: offsets in the code segment.
     Eip,
-    /// 3: offsets; the misprediction in the source's bit 63. Format 4 is read like this too on processors without TSX,
+    /// 3: offsets; the misprediction in the source's bit 63. Format 4 is decoded so, too, on processors without TSX,
     /// whose bits 62:61 need not equal the address's sign.
     EipFlags,
     /// 4: offsets; misprediction and transaction in the source's bits 63:61.
@@ -72,7 +72,7 @@ pub(super) enum LbrFormat {
     LipInfo,
     /// The architectural LBRs.
     Architectural {
-        /// Whether addresses are linear, not offsets.
+        /// True if addresses are linear, not offsets.
         linear: bool,
         /// IA32_LBR_x_INFO.MISPRED.
         mispredicted: bool,
@@ -222,7 +222,7 @@ mod tests {
     fn what_was_never_written_is_no_branch() {
         for format in (0..8).filter_map(LbrFormat::of).chain([ALL]) {
             assert_eq!(format.branch(0, 0, 0x1234), None);
-            // One of the two addresses may well be 0.
+            // One of the two addresses may be 0.
             let ends = |from, to| format.branch(from, to, 0).map(|branch| (branch.from, branch.to));
             assert_eq!(
                 (ends(0x1000, 0), ends(0, 0x1000)),

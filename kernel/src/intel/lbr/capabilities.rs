@@ -1,4 +1,4 @@
-//! Detects last branch records and what they can do.
+//! Detects last branch records and their capabilities.
 
 use super::{LbrFormat, Stack};
 use crate::intel::errata::{Errata, lbrs_do_not_freeze};
@@ -9,34 +9,36 @@ use crate::msr::{
 };
 use raw_cpuid::{CpuId, CpuIdReader};
 
-/// What this processor's last branch records can do.
+/// The capabilities of this processor's last branch records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LbrCapabilities {
-    /// Their registers.
+    /// The registers of the records.
     pub(super) stack: Stack,
-    /// The format in which they are read.
+    /// The format of the records.
     pub(super) format: LbrFormat,
-    /// They can be filtered by privilege level.
+    /// True if the records can be filtered by privilege level.
     pub levels: bool,
-    /// They can be filtered by kind of branch.
+    /// True if the records can be filtered by kind of branch.
     pub classes: bool,
-    /// The processor has call-stack mode.
+    /// True if the processor has call-stack mode.
     pub call_stack: bool,
-    /// A PMI can freeze them: FREEZE_LBRS_ON_PMI. It does not on the first Atoms (model 1CH before stepping 10).
+    /// True if a PMI can freeze the records: FREEZE_LBRS_ON_PMI. On the first Atoms (model 1CH before stepping 10) it
+    /// cannot.
     pub freeze_on_pmi: bool,
-    /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes these records while it traces.
+    /// True if the processor has Intel PT (`CPUID.07H.0:EBX[25]`), and PT excludes these records while it traces on
+    /// this model.
     pub(super) processor_trace: bool,
-    /// A filter that leaves jumps out leaves calls and returns out, too.
+    /// True if a filter that leaves jumps out leaves calls and returns out, too.
     pub(super) calls_need_jumps: bool,
     pub(super) control: DebugCtlLayout,
 }
 
 impl LbrCapabilities {
-    /// Detects them. If no other owner uses them, this turns them on and off again.
+    /// Detects the records. If no other owner uses them, this turns them on and off again.
     ///
     /// # Errors
     ///
-    /// They are absent.
+    /// The records are absent.
     pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let architectural = Architectural::read(&cpuid);
         let id = CpuId::with_cpuid_reader(cpuid);
@@ -74,13 +76,13 @@ impl LbrCapabilities {
         Ok(found)
     }
 
-    /// Returns how many branches they hold.
+    /// Returns the number of branches that the records hold.
     #[must_use]
     pub const fn depth(&self) -> u8 {
         self.stack.depth
     }
 
-    /// Returns whether they are the architectural records.
+    /// Returns whether the records are the architectural ones.
     pub(super) const fn is_architectural(&self) -> bool {
         self.stack.top.is_none()
     }
@@ -107,7 +109,7 @@ impl LbrCapabilities {
         Self { stack, format, levels, classes, call_stack, ..self }
     }
 
-    /// Checks that the register that turns them on works, unless that would disturb another owner.
+    /// Checks that the register that turns the records on works, unless the check would disturb another owner.
     fn probe(&self, msr: &mut impl Msr) -> Result<(), Absent> {
         let register = self.enabling();
         let before = msr.read_at(register)?;
@@ -127,7 +129,7 @@ impl LbrCapabilities {
         Ok(self.processor_trace && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
     }
 
-    /// Returns the register whose bit 0 turns them on.
+    /// Returns the register whose bit 0 turns the records on.
     pub(super) const fn enabling(&self) -> RegisterAt {
         RegisterAt::new(match self.is_architectural() {
             true => <LbrCtl as Register>::ADDRESS,

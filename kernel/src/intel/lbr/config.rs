@@ -1,4 +1,4 @@
-//! Which branches are recorded.
+//! The configuration of last branch records.
 
 use super::{Branch, LbrCapabilities};
 use crate::msr::{LbrCtl, LbrSelect};
@@ -26,7 +26,7 @@ bitflags! {
     }
 }
 
-/// Which branches are recorded.
+/// The branches to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LbrConfig {
     os: bool,
@@ -71,10 +71,9 @@ impl LbrConfig {
         Self { call_stack, ..self }
     }
 
-    /// Sets whether a PMI freezes the records, so that its handler finds how execution reached it, and not the
-    /// handler's own branches. The records resume after [`LbrRunning::last`](super::LbrRunning::last). If
-    /// IA32_PERF_GLOBAL_STATUS reports LBR_Frz, they resume when the [`Handler`](crate::pmi::Handler) has released
-    /// them.
+    /// Sets whether a PMI freezes the records, so that its handler finds the branches that led to it, and not its own.
+    /// The records resume after [`LbrRunning::last`](super::LbrRunning::last). If IA32_PERF_GLOBAL_STATUS reports
+    /// LBR_Frz, they resume when the [`Handler`](crate::pmi::Handler) has released them.
     #[must_use]
     pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {
         Self { freeze_on_pmi, ..self }
@@ -85,7 +84,7 @@ impl LbrConfig {
         self.freeze_on_pmi
     }
 
-    /// Returns whether a recorded branch is one that was requested: without the kernel, none of its addresses are.
+    /// Returns whether a recorded branch was requested: without the kernel, neither address may be in the kernel.
     pub(super) const fn keeps(&self, branch: &Branch) -> bool {
         self.os || !branch.is_in_upper_half()
     }
@@ -94,7 +93,7 @@ impl LbrConfig {
     ///
     /// # Errors
     ///
-    /// This processor does not support it.
+    /// This processor does not support the configuration.
     pub fn check(&self, capabilities: &LbrCapabilities) -> Result<(), LbrRefusal> {
         let all_levels = self.os && self.user;
         let table = [
@@ -185,7 +184,7 @@ impl Default for LbrConfig {
     }
 }
 
-/// Why branches cannot be recorded as requested.
+/// The reason why branches cannot be recorded as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LbrRefusal {
     /// Neither CPL 0 nor the levels above it were requested.

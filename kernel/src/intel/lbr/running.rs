@@ -12,7 +12,7 @@ pub type LbrRunning<M> = lifecycle::Running<LbrSession<M>>;
 
 impl<M: Msr> LbrRunning<M> {
     /// Writes the last branches to `out`, the newest first, up to the length of `out`, and resumes. Nothing is recorded
-    /// meanwhile. This also resumes records that a PMI froze, unless another owner has begun to record what excludes
+    /// meanwhile. This also resumes records that a PMI froze, unless another owner has begun a recording that excludes
     /// them.
     ///
     /// Source: SDM vol. 3, Debug, Branch Profile, TSC, "Monitoring Branches, Exceptions, and Interrupts"; VM Exits,
@@ -20,10 +20,10 @@ impl<M: Msr> LbrRunning<M> {
     ///
     /// # Errors
     ///
-    /// The records were off before this call, so that the branches in them, which the error has, are not the last ones:
+    /// The records were off before this call. The error has their branches, which are not the last ones:
     ///
-    /// - something else had turned them off, or filters them. A debug exception turns them off, so that its handler
-    ///   sees what led there; a VM exit does, and so can another owner;
+    /// - something else had turned them off, or changed their filter. A debug exception turns them off, so that its
+    ///   handler sees the branches that led there; a VM exit does, and so can another owner;
     /// - at the last call, PT or the branch trace store was on, which excludes them ([`LbrRunning::is_excluded`]);
     /// - at the last call, an access raised #GP.
     ///
@@ -47,11 +47,11 @@ impl<M: Msr> LbrRunning<M> {
 pub struct LbrSession<M: Msr> {
     unit: LbrUnit<M>,
     config: LbrConfig,
-    /// Their registers belong to this session.
+    /// True if the records' registers belong to this session.
     claimed: bool,
-    /// The driver has turned them on, and not off since.
+    /// True while the driver has the records turned on.
     on: bool,
-    /// Why branches are missing after those that are recorded.
+    /// The reason why branches are missing after those that are recorded.
     missing: Option<Gap>,
 }
 
@@ -60,7 +60,7 @@ impl<M: Msr> LbrSession<M> {
         Self { unit, config, claimed: false, on: false, missing: None }
     }
 
-    /// Reads the records and resumes. Returns the number of branches, and why others are missing after them.
+    /// Reads the records and resumes. Returns the number of branches, and the reason if others are missing after them.
     fn read(&mut self, out: &mut [Branch]) -> Result<(usize, Option<Gap>), GeneralProtection> {
         let halted = Halted::halt(self)?;
         let count = self.unit.read(out);
@@ -108,7 +108,7 @@ impl<M: Msr> Recording for LbrSession<M> {
         Ok(())
     }
 
-    /// Turns the records off, and notes if something else had done so before.
+    /// Turns the records off, and notes if something else had already done so.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on && !self.unit.is_as_left(&self.config)? {
             self.miss(Gap::TurnedOff);
@@ -124,7 +124,7 @@ impl<M: Msr> Recording for LbrSession<M> {
         if self.claimed { self.unit.freeze_no_more(self.config.freezes()) } else { Ok(()) }
     }
 
-    /// Notes that the records were left off. What cannot be turned off goes on.
+    /// Notes that the records were left off. Those that cannot be turned off continue.
     fn abandon(&mut self, _: Abandoned) {
         if self.halt().is_ok() {
             self.miss(Gap::Abandoned);

@@ -5,17 +5,17 @@ use crate::msr::RegisterAt;
 /// The registers of an LBR stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stack {
-    /// The number of branches that it holds.
+    /// The number of branches that the stack holds.
     pub(super) depth: u8,
     /// The arrangement of branches in registers.
     pub(super) entries: Entries,
     /// MSR_LASTBRANCH_TOS, which gives the newest entry; without it, entry 0 is the newest.
     pub(super) top: Option<RegisterAt>,
-    /// The processor has MSR_LBR_SELECT.
+    /// True if the processor has MSR_LBR_SELECT.
     pub(super) select: bool,
-    /// MSR_LBR_SELECT has EN_CALLSTACK.
+    /// True if MSR_LBR_SELECT has EN_CALLSTACK.
     pub(super) call_stack: bool,
-    /// Its registers can be written.
+    /// True if the stack's registers can be written.
     pub(super) writable: bool,
 }
 
@@ -37,17 +37,17 @@ pub(super) enum Entries {
     Three { from: RegisterAt, to: RegisterAt, info: RegisterAt },
 }
 
-/// One register for each branch, from this address on.
+/// Returns one register for each branch, from this address on.
 const fn one(first: u32) -> Entries {
     Entries::One { first: RegisterAt::new(first) }
 }
 
-/// The registers of the sources, and those of the targets, from these addresses on.
+/// Returns the registers of the sources, and those of the targets, from these addresses on.
 const fn two(from: u32, to: u32) -> Entries {
     Entries::Two { from: RegisterAt::new(from), to: RegisterAt::new(to) }
 }
 
-/// The registers of the sources, the targets, and further information, from these addresses on.
+/// Returns the registers of the sources, the targets, and further information, from these addresses on.
 const fn three(from: u32, to: u32, info: u32) -> Entries {
     Entries::Three { from: RegisterAt::new(from), to: RegisterAt::new(to), info: RegisterAt::new(info) }
 }

@@ -22,7 +22,7 @@ pub struct LbrUnit<M: Msr> {
     capabilities: LbrCapabilities,
     /// The configuration of the last start.
     config: LbrConfig,
-    /// Why branches are missing between those that are recorded and the last stop.
+    /// The reason why branches are missing between those that are recorded and the last stop.
     missing: Option<Gap>,
     of_this_processor: PhantomData<*const ()>,
 }
@@ -32,22 +32,21 @@ impl<M: Msr> LbrUnit<M> {
     ///
     /// # Errors
     ///
-    /// They are absent. If their register raised #GP when its value was restored, they are on.
+    /// The records are absent. If their register raised #GP when its value was restored, they are on.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
         let config = LbrConfig::new();
         Ok(Self { msr, capabilities, config, missing: None, of_this_processor: PhantomData })
     }
 
-    /// Detects them as [`LbrUnit::detect`] does, and takes them over if another owner has left them on: turns them off,
-    /// and returns the register that showed it. For records that firmware, a boot loader or another kernel before this
-    /// one has left on. Records of this driver say then that they were turned off
-    /// ([`NotCurrent::Outdated`]). BTS, which excludes them, is left alone:
-    /// [`DsUnit::take_over`](crate::intel::ds::DsUnit::take_over).
+    /// Detects the records as [`LbrUnit::detect`] does, and takes them over if firmware, a boot loader or another
+    /// kernel before this one has left them on: turns them off, and returns the register that showed this. If their
+    /// owner is this driver, it reports that they were turned off ([`NotCurrent::Outdated`]). BTS, which excludes the
+    /// records, is left alone: [`DsUnit::take_over`](crate::intel::ds::DsUnit::take_over).
     ///
     /// # Errors
     ///
-    /// They are absent, or they stay on: below this kernel another owner uses them.
+    /// The records are absent, or they stay on: another owner below this kernel (a hypervisor) uses them.
     pub fn take_over(cpuid: impl CpuIdReader, msr: M) -> Result<(Self, Option<InUse>), Absent> {
         let mut unit = Self::detect(cpuid, msr)?;
         let register = unit.capabilities.enabling();
@@ -64,19 +63,19 @@ impl<M: Msr> LbrUnit<M> {
         }
     }
 
-    /// Returns what they can do.
+    /// Returns the capabilities of the records.
     #[must_use]
     pub const fn capabilities(&self) -> &LbrCapabilities {
         &self.capabilities
     }
 
-    /// Clears the records, and turns recording on. On NetBurst they cannot be cleared: until as many branches were
-    /// taken as there are records, the oldest ones are from before the start.
+    /// Clears the records, and turns recording on. On NetBurst the records cannot be cleared: the oldest ones are from
+    /// before the start until all were overwritten.
     ///
     /// # Errors
     ///
     /// The configuration or the processor refuses, or another owner records branches. The unit is returned, unless it
-    /// cannot be stopped any more.
+    /// cannot be stopped.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(mut self, config: &LbrConfig) -> Result<LbrRunning<M>, NotStarted<LbrSession<M>>> {
         match config.check(&self.capabilities) {
@@ -91,11 +90,11 @@ impl<M: Msr> LbrUnit<M> {
     }
 
     /// Writes the last branches before the stop to `out`, the newest first, up to the length of `out`, and returns
-    /// those written. Before the first start, the records are whatever an earlier owner left.
+    /// those written. Before the first start, the records are those of an earlier owner.
     ///
     /// # Errors
     ///
-    /// The records were off when they were stopped, as told at [`LbrRunning::last`]; or an access raised #GP.
+    /// The records were off when they were stopped, as described at [`LbrRunning::last`]; or an access raised #GP.
     pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], NotCurrent<'a, Branch>> {
         let count = self.read(out)?;
         NotCurrent::check(out, count, self.missing)
@@ -147,7 +146,7 @@ impl<M: Msr> LbrUnit<M> {
         }
     }
 
-    /// Notes why branches are missing between those that are recorded and the stop.
+    /// Notes the reason why branches are missing between those that are recorded and the stop.
     pub(super) fn stopped(self, missing: Option<Gap>) -> Self {
         Self { missing, ..self }
     }
@@ -163,7 +162,7 @@ impl<M: Msr> LbrUnit<M> {
         self.change(DebugCtl::AT, 0, self.freeze_bit(freezes))
     }
 
-    /// Returns whether another owner uses what excludes these records. They must be off.
+    /// Returns whether another owner uses a unit that excludes these records. They must be off.
     pub(super) fn is_excluded(&mut self) -> Result<bool, GeneralProtection> {
         self.capabilities.is_excluded(&mut self.msr)
     }
@@ -230,8 +229,8 @@ impl<M: Msr> LbrUnit<M> {
         if self.capabilities.is_architectural() {
             return Ok(control == config.control().to_bits() | LBR);
         }
-        // Before architectural performance monitoring version 4 a PMI clears LBR and leaves the bit that makes it so. A
-        // VM exit clears both.
+        // Before architectural performance monitoring version 4 a PMI clears LBR and leaves the freeze bit. A VM exit
+        // clears both.
         let freeze = self.freeze_bit(config.freezes());
         let on = control & LBR != 0 || freeze != 0 && control & freeze != 0;
         let selects = self.capabilities.stack.select;

@@ -1,4 +1,4 @@
-//! Detects PEBS and what it can do.
+//! Detects PEBS and its capabilities.
 
 use super::{GENERAL, PeriodRules, PreciseEvent, PreciseEvents};
 use crate::intel::errata::{Errata, least_pebs_microcode};
@@ -9,10 +9,10 @@ use crate::msr::{
 use pugmark_decoder_core::pebs::Format;
 use raw_cpuid::{CpuId, CpuIdReader, FeatureInfo};
 
-/// What this processor's PEBS can do.
+/// The capabilities of this processor's PEBS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PebsCapabilities {
-    /// The format of its records: `IA32_PERF_CAPABILITIES[11:8]`.
+    /// The format of the records: `IA32_PERF_CAPABILITIES[11:8]`.
     pub format: Format,
     /// The number of counter reset values of general-purpose counters in the DS area, which precede those of the
     /// fixed-function counters: 8, and 32 since format 5.
@@ -25,9 +25,9 @@ pub struct PebsCapabilities {
     pub(crate) general_bits: u8,
     /// The width of a fixed-function counter: `CPUID.0AH:EDX[12:5]`.
     pub(crate) fixed_bits: u8,
-    /// Records can go into a trace of Intel PT: `IA32_PERF_CAPABILITIES[16]`.
+    /// True if records can go into a trace of Intel PT: `IA32_PERF_CAPABILITIES[16]`.
     pub trace_output: bool,
-    /// All bits of a counter can be written: `IA32_PERF_CAPABILITIES[13]`.
+    /// True if all bits of a counter can be written: `IA32_PERF_CAPABILITIES[13]`.
     pub(crate) full_width: bool,
     /// The events that sample.
     pub(crate) precise: PreciseEvents,
@@ -35,16 +35,16 @@ pub struct PebsCapabilities {
     pub(crate) period_rules: PeriodRules,
     /// The general-purpose counters that microcode uses now, as bits.
     pub(crate) microcode_counters: u8,
-    /// The model has the errata of [`PebsCapabilities::disturbs_other_thread`].
+    /// True if the model has the errata of [`PebsCapabilities::disturbs_other_thread`].
     pub(crate) memory_events_disturb: bool,
-    /// The model has the errata of [`Errata::COUNTERS_NEED_CLEARING`].
+    /// True if the model has the errata of [`Errata::COUNTERS_NEED_CLEARING`].
     pub(crate) counters_need_clearing: bool,
-    /// IA32_PERF_GLOBAL_INUSE exists: `CPUID.0AH:EAX[7:0]` is 4 or more.
+    /// True if IA32_PERF_GLOBAL_INUSE exists: `CPUID.0AH:EAX[7:0]` is 4 or more.
     pub(crate) global_in_use: bool,
 }
 
 impl PebsCapabilities {
-    /// Returns the general-purpose counters that sample `event`, as bits; 0 if it is not precise here.
+    /// Returns the general-purpose counters that sample `event`, as bits; 0 if it is not precise on this processor.
     #[must_use]
     pub const fn counters_for(&self, event: PreciseEvent) -> u8 {
         let there = match self.general_counters {
@@ -56,7 +56,7 @@ impl PebsCapabilities {
 
     /// Returns whether a counter that samples `event` changes the counter with the same number of the core's other
     /// thread, if two threads are on (errata BJ122, BV98, HSD29: memory accesses on Sandy Bridge, Ivy Bridge and
-    /// Haswell). The driver sees one thread only; the kernel must leave the other one's counter unused.
+    /// Haswell). The driver sees one thread only; the kernel must leave the counter of the other thread unused.
     #[must_use]
     pub const fn disturbs_other_thread(&self, event: PreciseEvent) -> bool {
         matches!(event.select, 0xd0..=0xd3) && self.memory_events_disturb
@@ -161,7 +161,7 @@ fn microcode_counters(cpuid: &impl CpuIdReader, msr: &mut impl Msr) -> u8 {
     }
 }
 
-/// Returns how many general-purpose counters of family 06H sample without PEBS_BASELINE.
+/// Returns the number of general-purpose counters of family 06H that sample without PEBS_BASELINE.
 const fn sampling_counters(model: u8) -> u8 {
     match model {
         // Core 2; Atoms up to Goldmont; Knights Landing and Knights Mill: counter 0.
@@ -206,7 +206,7 @@ mod tests {
         detect_with(row, (0, 0), &[])
     }
 
-    /// `extended`: CPUID.07H.0:EBX and EDX. `registers`: values of further registers.
+    /// Detects PEBS. `extended`: CPUID.07H.0:EBX and EDX. `registers`: values of further registers.
     fn detect_with(
         row: &Enumerated,
         extended: (u32, u32),
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn sandy_bridge_samples_with_the_microcode_that_mends_it() {
-        // The signature, and the first revision of the microcode that will do.
+        // (signature, first sufficient revision of the microcode)
         for (signature, needed) in
             [(0x206a7, 0x28), (0x206a2, 0x28), (0x206d6, 0x618), (0x206d7, 0x70c), (0x206d5, u32::MAX)]
         {
@@ -443,7 +443,7 @@ mod tests {
         let skylake = Enumerated { signature: 0x506e3, counters: (0x0730_0404, 0x603), ..NEHALEM };
         const RTM: u32 = 1 << 11;
         const FORCE_ABORT: u32 = 1 << 13;
-        // CPUID.07H.0:EBX and EDX, IA32_TSX_FORCE_ABORT, the counters that are taken.
+        // (CPUID.07H.0:EBX and EDX, IA32_TSX_FORCE_ABORT, counters that are taken)
         for (extended, control, taken) in [
             ((RTM, FORCE_ABORT), 0, 0b1000),
             ((RTM, FORCE_ABORT), 1, 0),

@@ -1,10 +1,10 @@
-//! Which counters sample, and how often.
+//! The configuration of PEBS: counters, events and periods.
 
 use super::{Counter, FIXED, GENERAL, PebsCapabilities, Periods};
 use crate::msr::Ia32PerfEvtSel;
 use core::fmt;
 
-/// Which counters sample which events, and at which privilege levels.
+/// The counters that sample, with their events, periods and privilege levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PebsConfig {
     general: [Option<(PreciseEvent, u64)>; GENERAL as usize],
@@ -13,8 +13,8 @@ pub struct PebsConfig {
     user: bool,
 }
 
-/// An event that a general-purpose counter counts. Which events sample, and on which counters, depends on the
-/// processor: [`PebsCapabilities::counters_for`].
+/// An event that a general-purpose counter counts. [`PebsCapabilities::counters_for`] returns the counters that sample
+/// it, which depend on the processor.
 ///
 /// Source: SDM vol. 3, Performance Monitoring, the tables of precise events of each microarchitecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +26,15 @@ pub struct PreciseEvent {
 }
 
 impl PreciseEvent {
-    /// INST_RETIRED.ANY_P: retired instructions. It samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake.
-    pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
-    /// INST_RETIRED.PREC_DIST: retired instructions, as they sample from Sandy Bridge to Skylake, on counter 1.
-    pub const INST_RETIRED_PREC_DIST: Self = Self { select: 0xc0, umask: 1 };
-    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. It samples on Nehalem, Westmere and, with extended PEBS, since
+    /// INST_RETIRED.ANY_P: retired instructions. The event samples on Core 2, Nehalem and, with extended PEBS, since
     /// Ice Lake.
+    pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
+    /// INST_RETIRED.PREC_DIST: retired instructions. The event samples from Sandy Bridge to Skylake, on counter 1.
+    pub const INST_RETIRED_PREC_DIST: Self = Self { select: 0xc0, umask: 1 };
+    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. The event samples on Nehalem, Westmere and, with extended PEBS,
+    /// since Ice Lake.
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
-    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: retired branches, as they sample from Sandy Bridge to Skylake.
+    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: retired branches. The event samples from Sandy Bridge to Skylake.
     pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
 }
 
@@ -79,7 +80,8 @@ impl PebsConfig {
     ///
     /// # Errors
     ///
-    /// This processor does not support it, or the records that may be stored until a PMI is served do not fit.
+    /// This processor does not support the configuration, or the records that may be stored until a PMI is served do
+    /// not fit.
     pub fn check(&self, capabilities: &PebsCapabilities, spare: u32) -> Result<(), PebsRefusal> {
         if !self.os && !self.user {
             return Err(PebsRefusal::NoLevel);
@@ -170,7 +172,7 @@ fn check_counter(
     }
 }
 
-/// Why counters cannot sample as requested.
+/// The reason why counters cannot sample as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PebsRefusal {
     /// No counter was requested.
@@ -179,7 +181,7 @@ pub enum PebsRefusal {
     NoLevel,
     /// The counter does not exist, or does not sample.
     NoCounter(Counter),
-    /// The event does not sample on this counter: it would be counted, but produce no records.
+    /// The event does not sample on this counter: the event would be counted, but produce no records.
     NotPrecise {
         /// The event.
         event: PreciseEvent,
@@ -191,13 +193,13 @@ pub enum PebsRefusal {
     /// The processor's microcode uses the counter for transactions (TSX) now: `CPUID.07H.0:EDX[13]` is 1, and
     /// IA32_TSX_FORCE_ABORT does not abort all transactions.
     Microcode(Counter),
-    /// The counter does not take this period: it is 0, too long, or one of those that an erratum makes useless.
+    /// The counter does not take this period: the period is 0, too long, or useless by an erratum.
     Period {
         /// The counter.
         counter: Counter,
         /// The requested period.
         period: u64,
-        /// The periods that it takes.
+        /// The periods that the counter takes.
         periods: Periods,
     },
     /// The buffer keeps fewer records free than may be stored until a PMI is served.

@@ -36,7 +36,7 @@ impl Groups {
         Self { xmm, ..self }
     }
 
-    /// Sets how many last branch records a record has, 0 to 32. The kernel must turn the LBRs on itself.
+    /// Sets the number of last branch records in a record, 0 to 32. The kernel must turn the LBRs on itself.
     #[must_use]
     pub const fn branches(self, branches: u8) -> Self {
         Self { branches, ..self }
@@ -72,7 +72,7 @@ impl Groups {
     }
 }
 
-/// Why a record cannot have these groups.
+/// The reason why a record cannot have these groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSuchRecord {
     /// The format has no selectable groups.

@@ -53,7 +53,7 @@ pub(crate) enum PeriodRules {
     /// Haswell: as on Nehalem. INST_RETIRED.PREC_DIST needs a period above 100 (HSW11); Linux takes no less than 128.
     Haswell,
     /// Broadwell: INST_RETIRED.PREC_DIST as on Haswell (BDM11), and bits 5:0 of its period must be 0 (BDM55). Other
-    /// events as on Haswell, whose core it has, as a precaution.
+    /// events as on Haswell, as a precaution: both have the same core.
     Broadwell,
     /// Golden Cove and its successors: instructions with a precise distribution, which fixed-function counter 0 has,
     /// need 128.
@@ -91,7 +91,7 @@ impl PeriodRules {
 }
 
 impl PebsCapabilities {
-    /// Returns the periods that `counter` takes; `event`: what a general-purpose counter counts.
+    /// Returns the periods that `counter` takes; `event` is the event of a general-purpose counter.
     #[must_use]
     pub const fn periods(&self, counter: Counter, event: Option<PreciseEvent>) -> Periods {
         let longest = match counter {

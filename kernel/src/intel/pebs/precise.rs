@@ -4,12 +4,12 @@ use super::PreciseEvent;
 
 /// The precise events of a microarchitecture. An event that is not precise is counted, but produces no records.
 ///
-/// Load latency and precise store (0BH with 10H, CDH) are in the tables. They do not occur if only a counter is
-/// programmed, as this driver does.
+/// Load latency and precise store (0BH with 10H, CDH) are in the tables. They do not occur here, because this driver
+/// programs only the counter.
 ///
 /// Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each microarchitecture with
-/// its table of precise events, and "Extended PEBS". What the tables lack comes from Intel's event tables (perfmon),
-/// the events with PEBS there, and from Linux's lists.
+/// its table of precise events, and "Extended PEBS". Entries missing there come from Intel's event tables (perfmon, the
+/// events with PEBS) and from Linux's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreciseEvents {
     /// Core 2.
@@ -74,7 +74,7 @@ struct Supported {
 enum Umask {
     Any,
     Is(u8),
-    /// At least one of these bits, and no others.
+    /// One or more of these bits, and no others.
     Among(u8),
 }
 
@@ -175,7 +175,7 @@ const SKYLAKE: &[Supported] = &[
     row(0xd4, Umask::Is(0x04)),
 ];
 
-/// Bits 1:0 select loads and stores, bits 7:4 what happened to them.
+/// Bits 1:0 select loads and stores, bits 7:4 their kinds.
 const MEMORY: Umask = Umask::Among(0xf3);
 
 #[cfg(test)]

@@ -25,13 +25,13 @@ pub(crate) struct Program {
     data_cfg: PebsDataCfg,
     /// The counters' bits in IA32_PERF_GLOBAL_CTRL; IA32_PEBS_ENABLE has the same bits.
     counters: u64,
-    /// The other bits of IA32_PEBS_ENABLE: where records go.
+    /// The other bits of IA32_PEBS_ENABLE, which select the records' destination.
     output: u64,
-    /// The registers' old values, once something was written.
+    /// The registers' old values, once a register was written.
     before: Option<Before>,
-    /// The counters count.
+    /// True while the counters count.
     on: bool,
-    /// Registers that enable the counters may be set.
+    /// True if registers that enable the counters may be set.
     dirty: bool,
 }
 
@@ -49,7 +49,7 @@ impl Program {
         Self { config, capabilities, data_cfg, counters, output: 0, before: None, on: false, dirty: false }
     }
 
-    /// Lets the records go into the trace of Intel PT in place of the DS area. The processor must be able to.
+    /// Directs the records into the trace of Intel PT instead of the DS area. The processor must support this.
     pub(crate) const fn into_trace(self, pmi_after_each_record: bool) -> Self {
         let pmi = if pmi_after_each_record { PebsEnable::PMI_AFTER_EACH_RECORD } else { 0 };
         Self { output: PebsEnable::OUTPUT_PT | pmi, ..self }
@@ -60,7 +60,7 @@ impl Program {
         PebsEnable(self.counters | self.output)
     }
 
-    /// Returns the bits of its counters in IA32_PERF_GLOBAL_STATUS. Processors sometimes set them although the overflow
+    /// Returns the bits of the counters in IA32_PERF_GLOBAL_STATUS. Processors sometimes set them although the overflow
     /// requested a record, not a PMI.
     pub(crate) const fn status(&self) -> GlobalStatus {
         GlobalStatus::from_bits_retain(self.counters)
@@ -82,7 +82,7 @@ impl Program {
         })
     }
 
-    /// Returns the other owner of its counters or of PEBS, if there is one.
+    /// Returns the other owner of the counters or of PEBS, if there is one.
     ///
     /// An event select other than 0 means that a counter is in use, as in IA32_PERF_GLOBAL_INUSE, which not all
     /// processors have. That register also shows counters that microcode uses.
@@ -160,7 +160,7 @@ impl Program {
     ///
     /// # Safety
     ///
-    /// IA32_DS_AREA, or of a program for a trace the output of Intel PT, must name memory that belongs to the processor
+    /// IA32_DS_AREA (for records into a trace, the output of Intel PT) must name memory that belongs to the processor
     /// until [`Program::stop`].
     pub(crate) unsafe fn go_on(
         &mut self,
@@ -181,7 +181,7 @@ impl Program {
         Ok(())
     }
 
-    /// Restarts the counters that went past their end. They must be stopped. An overflow requests a record for the next
+    /// Restarts the counters that have overflowed. They must be stopped. An overflow requests a record for the next
     /// event, and stopping the sampling drops this request: without a restart, the counter would count its whole width
     /// until the next overflow.
     fn load_again(&self, msr: &mut impl Msr, lost: &mut u64) -> Result<(), GeneralProtection> {
@@ -211,7 +211,8 @@ impl Program {
         write_at(msr, register, value)
     }
 
-    /// Sets what a counter begins with after a record that went into a trace. For others the management area has it.
+    /// Sets a counter's reload value after a record that went into a trace. For other records the management area has
+    /// this value.
     fn set_reload(&self, counter: Counter, period: u64, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
         if self.output & PebsEnable::OUTPUT_PT == 0 {
             return Ok(());
@@ -226,8 +227,8 @@ impl Program {
         }
     }
 
-    /// Stops its counters, then the sampling: no record is written any more. Returns whether they were found as
-    /// [`Program::go_on`] had left them, or had been stopped before: if not, something else has turned them off.
+    /// Stops the counters, then the sampling: no record is written any more. Returns whether the counters were as
+    /// [`Program::go_on`] had left them, or already stopped: if not, something else has turned them off.
     pub(crate) fn stop(&mut self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
         if !self.dirty {
             return Ok(true);
@@ -247,7 +248,7 @@ impl Program {
         (self.on, self.dirty, self.before) = (false, false, None);
     }
 
-    /// Returns whether its registers were prepared and not taken over since.
+    /// Returns whether the registers were prepared and not taken over since.
     pub(crate) const fn is_prepared(&self) -> bool {
         self.before.is_some()
     }

@@ -5,7 +5,7 @@ use crate::loss::Gap;
 use pugmark_decoder_core::Error;
 use pugmark_decoder_core::pebs::{Format, PebsRecord};
 
-/// Receives the bytes of a PEBS buffer and passes on their records, in the PMI handler or elsewhere.
+/// A receiver of the bytes of a PEBS buffer that passes on their records, in the PMI handler or elsewhere.
 ///
 /// ```
 /// use pugmark_decoder_core::pebs::{Format, PebsRecord};

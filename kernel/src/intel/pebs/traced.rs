@@ -1,14 +1,14 @@
 //! PEBS output to Intel PT: records go into the trace, and no DS save area is needed.
 //!
 //! A trace must run already ([`PtUnit::start`](crate::intel::pt::PtUnit::start)): while nothing is traced the processor
-//! drops the records. The bytes of that trace hold them; `pugmark_decoder_core::pebs::PebsBlocks` reads them, whatever
-//! else the trace holds. A trace without branches (BranchEn clear) holds little but records.
+//! drops the records. `pugmark_decoder_core::pebs::PebsBlocks` reads the records from the bytes of any trace. A trace
+//! without branches (BranchEn clear) holds little but records.
 //!
-//! Source: SDM vol. 3, Performance Monitoring, "PEBS Output to Intel Processor Trace", was not at hand; this follows
-//! Linux's driver, by Intel's authors: `arch/x86/events/intel/ds.c`, `intel_pmu_pebs_via_pt_enable` and
-//! `intel_pmu_pebs_via_pt_disable`, with `intel_ds_init` for when the processor has it, and `intel_pmu_handle_irq` in
-//! `core.c` for what the interrupt after a record shows (OvfBuf). Not known from there, and so nowhere relied on: what
-//! becomes of a record while the trace is off or leaves the code out.
+//! SDM vol. 3, Performance Monitoring, "PEBS Output to Intel Processor Trace", was not at hand. Source: Linux's driver,
+//! by Intel's authors: `arch/x86/events/intel/ds.c`, `intel_pmu_pebs_via_pt_enable` and
+//! `intel_pmu_pebs_via_pt_disable`, with `intel_ds_init` for the detection, and `intel_pmu_handle_irq` in `core.c` for
+//! the status bit of the interrupt after a record (OvfBuf). The fate of a record while the trace is off or filters the
+//! code out is not known from there, and nothing relies on it.
 
 use super::{Groups, PebsCapabilities, PebsConfig, PebsRefusal, Program};
 use crate::cpuid::CpuIdReader;
@@ -37,11 +37,11 @@ pub struct TracedPebsUnit<M: Msr> {
 }
 
 impl<M: Msr> TracedPebsUnit<M> {
-    /// Detects PEBS and whether its records can go to Intel PT. Writes no register.
+    /// Detects PEBS with output of its records to Intel PT. Writes no register.
     ///
     /// # Errors
     ///
-    /// Either is absent, or an access raised #GP.
+    /// PEBS or this output is absent, or an access raised #GP.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let id = CpuId::with_cpuid_reader(cpuid.clone());
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
@@ -59,7 +59,7 @@ impl<M: Msr> TracedPebsUnit<M> {
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
-    /// Returns what PEBS can do.
+    /// Returns the capabilities of PEBS.
     #[must_use]
     pub const fn capabilities(&self) -> &PebsCapabilities {
         &self.capabilities
@@ -70,7 +70,7 @@ impl<M: Msr> TracedPebsUnit<M> {
     /// # Errors
     ///
     /// The configuration or the processor refuses, no trace runs, or another owner uses PEBS or a counter. The unit is
-    /// returned, unless it cannot be stopped any more.
+    /// returned, unless it cannot be stopped.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(
         self,
@@ -85,7 +85,7 @@ impl<M: Msr> TracedPebsUnit<M> {
     }
 }
 
-/// What is sampled into a trace.
+/// The configuration of samples in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedPebsConfig {
     counters: PebsConfig,
@@ -116,7 +116,7 @@ impl TracedPebsConfig {
     ///
     /// # Errors
     ///
-    /// This processor does not support it.
+    /// This processor does not support the configuration.
     pub fn check(&self, capabilities: &PebsCapabilities) -> Result<(), TracedPebsRefusal> {
         // No buffer has to keep records free.
         self.counters.check(capabilities, u32::MAX).map_err(TracedPebsRefusal::Counters)?;
@@ -127,10 +127,10 @@ impl TracedPebsConfig {
     }
 }
 
-/// Why samples cannot be put into a trace as requested.
+/// The reason why samples cannot be put into a trace as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracedPebsRefusal {
-    /// Counters cannot sample so.
+    /// The counters cannot sample as requested.
     Counters(PebsRefusal),
     /// A record cannot have these groups: more than 32 branches.
     Groups(Groups),
@@ -156,15 +156,15 @@ impl core::error::Error for TracedPebsRefusal {}
 pub type TracedPebsRunning<M> = lifecycle::Running<TracedPebsSession<M>>;
 
 impl<M: Msr> TracedPebsRunning<M> {
-    /// Returns how many samples are missing because the counters were stopped, for a PMI, between an overflow and the
-    /// event that it would have sampled.
+    /// Returns the number of samples that are missing because a PMI stopped the counters between an overflow and the
+    /// event to sample.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.session().lost
     }
 
-    /// Returns how often something else had turned the sampling off, as of the last PMI: a VM exit that loads
-    /// IA32_PERF_GLOBAL_CTRL, or another owner. What would have been sampled meanwhile is missing.
+    /// Returns how often something else (a VM exit that loads IA32_PERF_GLOBAL_CTRL, or another owner) had turned the
+    /// sampling off, as of the last PMI. Samples of that time are missing.
     #[must_use]
     pub fn turned_off(&self) -> u64 {
         self.session().turned_off
@@ -176,8 +176,8 @@ impl<M: Msr> TracedPebsRunning<M> {
         self.session().abandoned
     }
 
-    /// Returns these counters as a source for a PMI handler, beside the trace's. It must be there whenever the trace's
-    /// is: a handler that halts the trace alone lets samples be dropped.
+    /// Returns these counters as a source for a PMI handler, beside the source of the trace. A handler needs both: one
+    /// that halts the trace alone lets samples be dropped.
     pub fn source(&mut self) -> impl PmiSource {
         Source::new(self, ())
     }
@@ -205,7 +205,7 @@ impl<M: Msr> TracedPebsSession<M> {
     }
 
     fn go_on(&mut self) -> Result<(), GeneralProtection> {
-        // Another owner that came meanwhile keeps it off.
+        // Another owner that came meanwhile keeps the sampling off.
         if !self.program.is_on() && self.unit.msr.read::<PebsEnable>()?.0 != 0 {
             return Ok(());
         }
@@ -225,10 +225,10 @@ impl<M: Msr> Recording for TracedPebsSession<M> {
     type Stopped = TracedPebsUnit<M>;
     type Refusal = TracedPebsRefusal;
 
-    // The memory is the trace's.
+    // The trace owns the memory.
     const WRITES_MEMORY: bool = false;
 
-    /// The order is Linux's: the events, the reload values, IA32_PEBS_ENABLE, then IA32_PERF_GLOBAL_CTRL.
+    /// Starts in the order of Linux: the events, the reload values, IA32_PEBS_ENABLE, then IA32_PERF_GLOBAL_CTRL.
     fn begin(&mut self) -> Result<(), StartError<TracedPebsRefusal>> {
         let msr = &mut self.unit.msr;
         let ctl: RtitCtl = msr.read()?;
@@ -251,7 +251,7 @@ impl<M: Msr> Recording for TracedPebsSession<M> {
         }
     }
 
-    /// Samples of another owner, who has taken PEBS over, go on.
+    /// Stops the counters. Samples of another owner, who has taken PEBS over, continue.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         let enabled: PebsEnable = self.unit.msr.read()?;
         if self.program.is_on() && enabled != self.program.enable() && enabled.0 != 0 {
@@ -268,7 +268,8 @@ impl<M: Msr> Recording for TracedPebsSession<M> {
         self.program.put_back(&mut self.unit.msr)
     }
 
-    /// Counts that the counters were left off. What cannot be halted goes on; nobody else's memory is written.
+    /// Counts that the counters were left off. Those that cannot be halted continue; they write to no other owner's
+    /// memory.
     fn abandon(&mut self, _: Abandoned) {
         self.abandoned += u64::from(self.halt().is_ok());
     }

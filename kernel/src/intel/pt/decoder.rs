@@ -1,4 +1,4 @@
-//! A sink that decodes what it receives, where the processor wrote it.
+//! A sink that decodes its bytes in place.
 
 use crate::drain::Sink;
 use crate::loss::{Gap, Overwritten};
@@ -6,16 +6,16 @@ use core::mem::replace;
 use pugmark_decoder_core::graph::{ExecutionSink, Graph};
 use pugmark_decoder_core::resume::BlockStream;
 
-/// Decodes a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; what the decoder keeps
-/// of a slice's end lies in the stream's memory ([`BlockStream::new`]).
+/// A decoder of a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; the stream's
+/// memory ([`BlockStream::new`]) holds the bytes kept of a slice's end.
 ///
-/// If the sink or what reads the code panics and that unwinds, the driver offers the same bytes again, and decoding
-/// restarts at the first PSB in them: what was reported of them is reported a second time, after a [`Lost`].
+/// If a panic of the sink or of the code's reader unwinds, the driver offers the same bytes again, and decoding
+/// restarts at the first PSB in them: everything from there on is reported a second time, after a [`Lost`].
 ///
 /// [`Lost`]: pugmark_decoder_core::resume::Lost
 ///
-/// It takes every byte, so the processor traces into the memory again when the handler returns. All memory is the
-/// caller's and was allocated before the trace began.
+/// The decoder takes every byte, so the processor traces into the memory again when the handler returns. The caller
+/// provides all memory before the trace begins.
 ///
 /// ```
 /// use pugmark_decoder_core::graph::{ExecutionSink, Graph};
@@ -40,13 +40,13 @@ use pugmark_decoder_core::resume::BlockStream;
 pub struct PtDecoder<'c, 'm, 'g, S> {
     /// The decoder.
     pub stream: BlockStream<'c, 'm>,
-    /// The code that it has decoded so far.
+    /// The code decoded so far.
     pub graph: Graph<'g>,
-    /// Who receives instructions, blocks, edges and events.
+    /// The receiver of instructions, blocks, edges and events.
     pub sink: S,
     bytes: u64,
     gaps: u64,
-    /// A call decodes, or a panic of the sink or of the code's reader has unwound through the last one that did.
+    /// True while a call decodes, and after a panic of the sink or of the code's reader has unwound through it.
     decodes: bool,
 }
 
@@ -56,8 +56,8 @@ impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
         Self { stream, graph, sink, bytes: 0, gaps: 0, decodes: false }
     }
 
-    /// Decodes what the stream has kept: after the stop, when the rest was handed over. What comes next is another
-    /// trace.
+    /// Decodes the bytes that the stream has kept: after the stop, when the rest was handed over. The next bytes are of
+    /// another trace.
     pub fn finish(&mut self) {
         self.decode(|stream, graph, sink| stream.finish(graph, sink));
     }
@@ -72,13 +72,13 @@ impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
         self.decodes = false;
     }
 
-    /// Returns how many bytes were decoded.
+    /// Returns the number of bytes decoded.
     #[must_use]
     pub const fn bytes_decoded(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns how many gaps the driver has reported.
+    /// Returns the number of gaps that the driver has reported.
     #[must_use]
     pub const fn gaps(&self) -> u64 {
         self.gaps

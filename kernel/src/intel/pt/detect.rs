@@ -1,4 +1,4 @@
-//! Checks whether the PT unit really exists and is unused.
+//! Checks that the PT unit really exists and is unused.
 //!
 //! First CPUID is checked, then the registers: a register that is not implemented raises #GP, or, on some virtual
 //! machines, reads 0 and ignores writes.
@@ -29,7 +29,7 @@ pub(super) fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result
     unsafe { lifecycle::probe(msr, OutputMaskPtrs::AT, |_| PATTERN, u64::MAX) }
 }
 
-/// What VMX does to a trace on this processor.
+/// The effect of VMX on a trace on this processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmxTracing {
     /// The processor has no VMX.
@@ -41,7 +41,8 @@ pub enum VmxTracing {
 }
 
 impl VmxTracing {
-    /// Reads it. A processor on which IA32_VMX_MISC cannot be read is treated as [`VmxTracing::ClearedByVmxon`].
+    /// Reads the effect of VMX. A processor on which IA32_VMX_MISC cannot be read is treated as
+    /// [`VmxTracing::ClearedByVmxon`].
     pub fn read(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Self {
         match capabilities.vmx.then(|| msr.read::<VmxMisc>()) {
             None => Self::NoVmx,
@@ -150,7 +151,7 @@ mod tests {
             let excludes = with(Errata::TRACE_EXCLUDES_BRANCH_RECORDS);
             let in_use = on.map(|control| InUse::BranchRecorder { address: 0x1d9, control });
             assert_eq!(other_recorder(&mut msr, &excludes), in_use);
-            // The same registers where both can be used together.
+            // The same registers on a processor where both can be used together.
             assert_eq!(other_recorder(&mut msr, &with(Errata::empty())), None);
         }
     }

@@ -3,7 +3,7 @@
 use crate::msr::{OutputBase, OutputMaskPtrs, RtitStatus};
 use core::fmt;
 
-/// STATUS.Error, with the registers that say where. Nothing is traced until the bit is cleared.
+/// STATUS.Error, with the registers that give its place. Nothing is traced until the bit is cleared.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Operational Errors", "ToPA Errors".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -93,7 +93,7 @@ pub struct CpuidField {
     pub(crate) low: u8,
     /// The field's highest bit.
     pub(crate) high: u8,
-    /// What the field describes.
+    /// The meaning of the field.
     pub(crate) name: &'static str,
 }
 

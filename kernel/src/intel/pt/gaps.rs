@@ -3,13 +3,13 @@
 use crate::loss::{Gap, Overwritten};
 use bitflags::bitflags;
 
-/// A few places with gaps, in order. A place is a number of bytes since the trace began.
+/// A short list of places with gaps, in order. A place is a number of bytes since the trace began.
 ///
 /// All kinds of gaps at one place are noted together, so that a place always has room for another kind. A new place
-/// needs a trace that ran in between.
+/// arises only after the trace has run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gaps {
-    /// What was overwritten before everything that is left.
+    /// The bytes that were overwritten before all remaining bytes.
     wrap: Option<(u64, Overwritten)>,
     places: [Option<(u64, Kinds)>; Self::MAX],
 }
@@ -61,7 +61,7 @@ impl Gaps {
         }
     }
 
-    /// Moves what is missing at one place to a later one: only padding is between the two.
+    /// Moves the gaps at one place to a later one: only padding is between the two.
     pub(crate) fn carry(&mut self, from: u64, to: u64) {
         for (place, _) in self.places.iter_mut().flatten().filter(|(place, _)| *place == from) {
             *place = to;
@@ -78,7 +78,7 @@ impl Gaps {
         self.wrap = Some((place, before.and(overwritten)));
     }
 
-    /// Returns what is noted as overwritten.
+    /// Returns the bytes noted as overwritten.
     pub(crate) fn overwritten(&self) -> Option<Overwritten> {
         self.wrap.map(|(_, overwritten)| overwritten)
     }
@@ -137,7 +137,7 @@ impl Gaps {
     }
 }
 
-/// The order of gaps at one place: first what cut the trace, then what kept it off.
+/// The order of gaps at one place: first the causes that cut the trace, then those that kept it off.
 const IN_ORDER: [(Kinds, Gap); 6] = [
     (Kinds::STOP, Gap::Stop),
     (Kinds::ERROR, Gap::Error),

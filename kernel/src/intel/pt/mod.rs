@@ -1,8 +1,8 @@
 //! Intel Processor Trace on one logical processor.
 //!
 //! While PT is on, the processor writes packets to memory that describe the control flow: taken and not-taken branches
-//! (TNT), targets (TIP), timing and events. From the packets and the code a decoder reconstructs what was executed.
-//! This module reads what the unit can do ([`PtCapabilities`]), checks what to trace ([`PtConfig`]), allocates the
+//! (TNT), targets (TIP), timing and events. From the packets and the code a decoder reconstructs the execution. This
+//! module reads the unit's capabilities ([`PtCapabilities`]), checks the configuration ([`PtConfig`]), allocates the
 //! output memory ([`Buffer`]), and starts ([`PtUnit`]), runs ([`PtRunning`]) and stops ([`PtStopped`]) a trace.
 
 pub(crate) mod buffer;
@@ -48,9 +48,9 @@ pub use xsave::{NoPtState, PtStateArea, PtStateInstructions, XsavedMsr};
 
 use crate::msr::{GeneralProtection, Msr, clear_trace_en};
 
-/// Stops this processor's unit, whatever code started it: for a kernel that panics and wants to keep what was traced.
+/// Stops this processor's unit, whatever code started it: for a kernel that panics and wants to keep the trace.
 ///
-/// It does nothing else, so that it works in any state of the driver. The [`PtRunning`] can still be drained
+/// This function does nothing else, so that it works in any state of the driver. The [`PtRunning`] can still be drained
 /// afterwards, if it can be reached.
 ///
 /// # Errors

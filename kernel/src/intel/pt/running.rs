@@ -19,19 +19,19 @@ pub type PtRunning<M, F> = lifecycle::Running<PtSession<M, F>>;
 pub enum PtState {
     /// The trace runs.
     Tracing,
-    /// The trace is off until something is drained.
+    /// The trace is off until bytes are drained.
     Full,
     /// The trace is off because execution entered a TraceStop range.
     TraceStopped,
-    /// The trace is off because another owner traces, or records branches (LBR or BTS), which excludes it. If that has
-    /// ended, the trace resumes at the next drain, at the end of a PMI, or at [`PtRunning::go_on`].
+    /// The trace is off because another owner traces, or records branches (LBR or BTS), which excludes it. Once that
+    /// ends, the trace resumes at the next drain, at the end of a PMI, or at [`PtRunning::go_on`].
     Excluded,
     /// The trace is off because the processor reported an operational error when it was resumed.
     Failed(OperationalError),
-    /// The trace is off because the kernel suspended it; it resumes at [`PtRunning::wake`] and at nothing else.
+    /// The trace is off because the kernel suspended it; it resumes at [`PtRunning::wake`] and only there.
     Suspended,
     /// The trace is off because [`Slot::pause`](crate::slot::Slot::pause) paused it; it resumes at
-    /// [`Slot::resume`](crate::slot::Slot::resume) and at nothing else.
+    /// [`Slot::resume`](crate::slot::Slot::resume) and only there.
     Paused,
     /// The trace is off because the PMI handler gave up, or a call reported a fault. It resumes at the next drain, at
     /// the end of the next PMI, or at [`PtRunning::go_on`].
@@ -39,7 +39,7 @@ pub enum PtState {
 }
 
 impl<M: Msr, F: Frames> PtRunning<M, F> {
-    /// Returns what was lost so far, as of the last PMI or drain.
+    /// Returns the losses so far, as of the last PMI or drain.
     #[must_use]
     pub fn loss(&self) -> &Loss {
         self.session().loss()
@@ -48,9 +48,9 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// Returns the state, as of the last PMI or drain.
     ///
     /// An operational error, a TraceStop range and a STOP region end a trace without a PMI. To notice that, a kernel
-    /// must call [`PtRunning::drain`] from time to time, which checks; a kernel that relies on PMIs alone may wait
-    /// forever. The same holds where something else clears TraceEn: VMXON, INIT, another owner. The driver finds that
-    /// out when it turns the unit off the next time: it notes a [`Gap::TurnedOff`](crate::loss::Gap) and resumes.
+    /// must call [`PtRunning::drain`], which checks, from time to time; a kernel that relies on PMIs alone may wait
+    /// forever. The same holds if VMXON, INIT or another owner clears TraceEn. The driver finds out when it turns the
+    /// unit off the next time: it notes a [`Gap::TurnedOff`](crate::loss::Gap) and resumes.
     #[must_use]
     pub fn state(&self) -> PtState {
         self.session().state()
@@ -63,13 +63,13 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.session().decoder_config()
     }
 
-    /// Returns how many bytes were not drained, as of the last PMI or drain.
+    /// Returns the number of undrained bytes, as of the last PMI or drain.
     #[must_use]
     pub fn undrained(&self) -> u64 {
         self.session().undrained()
     }
 
-    /// Offers what was traced so far to `sink`, and resumes the trace. A full trace resumes if `sink` took something.
+    /// Offers the trace so far to `sink`, and resumes the trace. A full trace resumes if `sink` took something.
     ///
     /// # Errors
     ///
@@ -84,24 +84,24 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// # Errors
     ///
-    /// Those of [`PtRunning::drain`].
+    /// As for [`PtRunning::drain`].
     pub fn go_on(&mut self) -> Result<PtState, GeneralProtection> {
         self.while_halted(|session, _| session.forgive())
     }
 
-    /// Suspends the trace: the unit is off and stays off, whatever PMIs, drains and [`PtRunning::go_on`] come, until
-    /// [`PtRunning::wake`]. Nothing is lost: what runs meanwhile is not to be traced. The driver then expects nothing
-    /// of the unit's registers, and writes them all when the trace wakes.
+    /// Suspends the trace: the unit stays off in spite of PMIs, drains and [`PtRunning::go_on`], until
+    /// [`PtRunning::wake`]. This counts as no loss: code that runs meanwhile should not be traced. The driver then
+    /// expects nothing of the unit's registers, and writes them all when the trace wakes.
     ///
     /// A kernel suspends its traces
     ///
-    /// - before VMXON, where [`PtRunning::vmx_tracing`] is [`VmxTracing::ClearedByVmxon`]: no write to IA32_RTIT_CTL is
+    /// - before VMXON, if [`PtRunning::vmx_tracing`] is [`VmxTracing::ClearedByVmxon`]: no write to IA32_RTIT_CTL is
     ///   legal until VMXOFF;
     /// - before the processor loses its registers: a sleep state, or INIT of a processor that is taken offline. The
     ///   local APIC loses the LVT entry then, too: after the kernel has enabled it again,
     ///   [`Slot::rearm`](crate::slot::Slot::rearm) programs the entry;
-    /// - when it panics, to read what ran last ([`PtRunning::stretches`]);
-    /// - where nobody's code runs that is to be traced.
+    /// - when it panics, to read the newest trace ([`PtRunning::stretches`]);
+    /// - while no code runs that should be traced.
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::{PtRunning, VmxTracing};
@@ -129,7 +129,7 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// # Errors
     ///
     /// An access raised #GP. If TraceEn could not be cleared, the trace still runs and is not suspended. Otherwise it
-    /// is suspended, and another call reads how far it came.
+    /// is suspended, and another call reads its position.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
         self.with(|session| {
             let halted = Halted::halt(session)?;
@@ -142,7 +142,7 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// # Errors
     ///
-    /// Those of [`PtRunning::drain`].
+    /// As for [`PtRunning::drain`].
     pub fn wake(&mut self) -> Result<PtState, GeneralProtection> {
         self.while_halted(|session, _| session.wake())
     }
@@ -152,7 +152,7 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// # Errors
     ///
-    /// Those of [`PtRunning::drain`].
+    /// As for [`PtRunning::drain`].
     pub fn resume(&mut self) -> Result<PtState, GeneralProtection> {
         let same = self.with(|session| {
             session.resume_paused().inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))
@@ -164,13 +164,13 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.while_halted(|_, _| ())
     }
 
-    /// Returns what VMX does to a trace on this processor.
+    /// Returns the effect of VMX on a trace on this processor.
     pub fn vmx_tracing(&mut self) -> VmxTracing {
         self.session_mut().vmx_tracing()
     }
 
-    /// Returns what a suspended trace has recorded and not drained, where the processor wrote it; `None` if the trace
-    /// is not suspended. [`Stretches::newest`] leaves out all but the end of it, for a kernel that panics:
+    /// Returns the undrained bytes of a suspended trace, in place; `None` if the trace is not suspended.
+    /// [`Stretches::newest`] leaves out all but the end, for a kernel that panics:
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::PtRunning;
@@ -191,21 +191,21 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.session().stretches()
     }
 
-    /// Returns the last operational error, if there was one: where the processor was, and the ToPA entry that it read
-    /// there. The trace has gone on since, unless [`PtRunning::state`] is [`PtState::Failed`].
+    /// Returns the last operational error, if there was one: the processor's place, and the ToPA entry that it read
+    /// there. The trace has resumed since, unless [`PtRunning::state`] is [`PtState::Failed`].
     #[must_use]
     pub fn last_error(&self) -> Option<OperationalError> {
         self.session().last_error()
     }
 
-    /// Switches to the trace `coming`, as a kernel does when it switches threads, and returns the trace that ran here.
-    /// It goes on when it is switched to again, here or on another processor.
+    /// Switches to the trace `coming`, as a kernel does when it switches threads, and returns the trace that ran
+    /// here. That trace resumes when it is switched to again, here or on another processor.
     ///
     /// The unit is stopped and started once. That takes 5 writes of MSRs and 7 reads, one more write for a CR3 filter
     /// and two for each address range; a processor on which branch records exclude PT reads IA32_DEBUGCTL, too. The
-    /// trace goes on with a PSB: the last IP and the calls by which the processor compresses packets are those of the
-    /// other trace, and a PSB resets them. Threads that are not traced need no trace: [`PtRunning::suspend`]. A
-    /// suspended unit stays off after a switch, too.
+    /// trace resumes with a PSB, which resets the last IP and the return stack: the processor compresses packets by
+    /// them, and they are those of the other trace. Threads that are not traced need no trace: [`PtRunning::suspend`].
+    /// A suspended unit stays off after a switch, too.
     ///
     /// A PMI of the trace that left may arrive after the switch. It drains the trace that came.
     ///
@@ -214,8 +214,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// # Errors
     ///
     /// Nothing was switched: `coming` was made for a processor with other capabilities, or an access raised #GP before
-    /// it was read how far the trace here came. If an access raises #GP after that, the switch is done, and
-    /// [`PtRunning::state`] says that the trace is off; its next drain tries again.
+    /// the position of the trace here was read. If an access raises #GP after that, the switch is done, and
+    /// [`PtRunning::state`] reports that the trace is off; its next drain tries again.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn switch(&mut self, coming: PtTask<F>) -> Result<PtTask<F>, NotSwitched<F>> {
         if let Err(error) = self.session().accepts(&coming) {

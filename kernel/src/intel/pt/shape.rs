@@ -3,8 +3,8 @@
 /// The number of sizes that ToPA has: 4 KiB to 128 MiB.
 const SIZES: usize = 16;
 
-/// The regions of a buffer in their order, largest first: how many there are of each size, where each size is half of
-/// the one before.
+/// The regions of a buffer in their order, largest first: the number of regions of each size, where each size is half
+/// of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// The size of the first region.
@@ -16,14 +16,14 @@ impl Shape {
     /// No region yet.
     pub(crate) const EMPTY: Self = Self { first: 0, counts: [0; SIZES] };
 
-    /// `regions` regions of one size, which may be any.
+    /// Returns `regions` regions of one size, which may be any.
     pub(crate) const fn equal(bytes: u64, regions: u32) -> Self {
         let mut counts = [0; SIZES];
         counts[0] = regions;
         Self { first: bytes, counts }
     }
 
-    /// Adds a region at the end. It has the size of the one before, or a half, a quarter and so on of it.
+    /// Adds a region at the end. Its size is that of the region before, or a half, a quarter and so on of that.
     pub(crate) fn push(&mut self, bytes: u64) {
         if self.regions() == 0 {
             self.first = bytes;
@@ -50,7 +50,7 @@ impl Shape {
         self.start_and_size(region).1
     }
 
-    /// Returns how many bytes are in the regions before this one.
+    /// Returns the number of bytes in the regions before this one.
     pub(crate) fn start(&self, region: u32) -> u64 {
         self.start_and_size(region).0
     }
@@ -81,7 +81,7 @@ impl Shape {
         (region, left)
     }
 
-    /// The sizes of which there are regions, with their numbers.
+    /// Returns the sizes of which there are regions, with their numbers.
     fn classes(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let classes = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         classes.map(|(class, &count)| (self.first >> class, count))

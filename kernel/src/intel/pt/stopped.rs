@@ -16,9 +16,9 @@ use crate::msr::Msr;
 pub struct PtStopped<M: Msr, F: Frames> {
     /// The unit, which can be started again.
     pub unit: PtUnit<M>,
-    /// What was traced and not drained.
+    /// The undrained trace.
     pub trace: Trace<F>,
-    /// What was lost.
+    /// The losses.
     pub loss: Loss,
     /// The last operational error, if there was one.
     pub error: Option<OperationalError>,
@@ -37,13 +37,13 @@ impl<F: Frames> Trace<F> {
         Self { buffer, ring, gaps }
     }
 
-    /// Returns how many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.ring.head() - self.ring.tail()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -55,7 +55,7 @@ impl<F: Frames> Trace<F> {
         Chunks::new(&self.buffer, self.ring, self.gaps)
     }
 
-    /// Returns the stretches between the gaps, oldest first: each is for one run of a decoder.
+    /// Returns the stretches between the gaps, oldest first, each for one run of a decoder.
     ///
     /// ```
     /// use pugmark_decoder_core::flow::{InsnDecoder, Pieces};
@@ -87,8 +87,8 @@ impl<F: Frames> Trace<F> {
         Stretches::new(&self.buffer, self.ring, self.gaps)
     }
 
-    /// Hands the rest to a sink, such as the one that received the bytes before it in the PMI handler. What the sink
-    /// does not take stays. Returns whether it has taken all.
+    /// Hands the rest to a sink, such as the one that received the bytes before it in the PMI handler. Bytes that the
+    /// sink does not take stay. Returns whether it has taken all.
     pub fn drain_to(&mut self, sink: &mut (impl Sink + ?Sized)) -> bool {
         chunks::deliver(&self.buffer, &mut self.ring, &mut self.gaps, sink)
     }

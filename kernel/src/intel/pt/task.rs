@@ -10,9 +10,9 @@ use crate::memory::Frames;
 use crate::msr::{RtitCtl, RtitStatus};
 use core::fmt;
 
-/// The trace of a thread while the thread does not run: its memory, what is to be traced, and how far it came. A kernel
-/// keeps it with the thread and gives it to [`PtRunning::switch`](super::PtRunning::switch) when the thread is to run.
-/// Unlike a unit it may move to another processor of the same kind.
+/// The trace of a thread while the thread does not run: its memory, configuration and position. A kernel keeps it with
+/// the thread and gives it to [`PtRunning::switch`](super::PtRunning::switch) when the thread is to run. Unlike a unit
+/// it may move to another processor of the same kind.
 ///
 /// ```
 /// use pugmark_kernel::intel::pt::{PtRunning, PtTask};
@@ -49,7 +49,7 @@ pub struct PtTask<F: Frames> {
     pub(super) error: Option<OperationalError>,
     pub(super) filled: bool,
     pub(super) guarded: bool,
-    /// The trace has run before.
+    /// True if the trace has run before.
     pub(super) begun: bool,
 }
 
@@ -90,13 +90,13 @@ impl<F: Frames> PtTask<F> {
         })
     }
 
-    /// Returns what was lost so far.
+    /// Returns the losses so far.
     #[must_use]
     pub const fn loss(&self) -> &Loss {
         &self.loss
     }
 
-    /// Returns what was recorded and not drained, and the memory, for another trace: for a thread that has ended.
+    /// Returns the undrained trace, and the memory for another trace: for a thread that has ended.
     #[must_use]
     pub fn into_trace(self) -> super::Trace<F> {
         super::Trace::new(self.buffer, self.ring, self.gaps)
@@ -105,9 +105,9 @@ impl<F: Frames> PtTask<F> {
 
 /// A switch that did not happen.
 pub struct NotSwitched<F: Frames> {
-    /// The trace that was to run.
+    /// The trace that should have run.
     pub coming: PtTask<F>,
-    /// What was wrong.
+    /// The reason.
     pub error: StartError<PtRefusal>,
 }
 

@@ -9,7 +9,7 @@ use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::Pmi;
 use crate::slot::{Interrupt, Traced};
 
-/// A trace and the sink that receives its bytes: what a [`Slot`](crate::slot::Slot) holds where nothing else is traced
+/// A trace and the sink that receives its bytes: the content of a [`Slot`](crate::slot::Slot) if nothing else is traced
 /// on the processor.
 #[derive(Debug)]
 pub struct PtTracer<M: Msr, F: Frames, S> {
@@ -20,11 +20,11 @@ pub struct PtTracer<M: Msr, F: Frames, S> {
 }
 
 impl<M: Msr, F: Frames, S: Sink> PtTracer<M, F, S> {
-    /// Starts a trace whose bytes `sink` receives: what [`Slot::start`](crate::slot::Slot::start) calls.
+    /// Starts a trace whose bytes `sink` receives; for [`Slot::start`](crate::slot::Slot::start).
     ///
     /// # Errors
     ///
-    /// Those of [`PtUnit::start`], which returns the unit and the buffer, too. Here they are dropped.
+    /// As for [`PtUnit::start`], but the unit and the buffer are dropped.
     pub fn start(
         unit: PtUnit<M>,
         config: &PtConfig,
@@ -34,12 +34,12 @@ impl<M: Msr, F: Frames, S: Sink> PtTracer<M, F, S> {
         Ok(Self { running: unit.start(config, buffer)?, sink })
     }
 
-    /// Stops the trace and hands the sink what it has not received yet: what [`Slot::stop`](crate::slot::Slot::stop)
-    /// calls. What the sink does not take stays in [`PtStopped::trace`].
+    /// Stops the trace and hands the sink the rest; for [`Slot::stop`](crate::slot::Slot::stop). Bytes that the sink
+    /// does not take stay in [`PtStopped::trace`].
     ///
     /// # Errors
     ///
-    /// Those of [`PtRunning::stop`], which returns the trace, too. Here it is dropped.
+    /// As for [`PtRunning::stop`], but the trace is dropped.
     pub fn stop(self) -> Result<(PtStopped<M, F>, S), GeneralProtection> {
         let Self { running, mut sink } = self;
         let mut stopped = running.stop()?;

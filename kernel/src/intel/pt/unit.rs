@@ -49,10 +49,10 @@ impl<M: Msr> PtUnit<M> {
         Self::with_capabilities(PtCapabilities::read(cpuid)?, msr)
     }
 
-    /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if another owner has left it on: turns
-    /// it off, and returns what it traced. For a unit that firmware or a boot loader has left on. A trace of this
-    /// driver that is on sees that it was turned off ([`Loss::turned_off`](crate::loss::Loss::turned_off)); another
-    /// owner loses its trace without notice.
+    /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if firmware, a boot loader or another
+    /// owner has left it on: turns it off, and returns the registers of that trace. A trace of this driver that is on
+    /// sees that it was turned off ([`Loss::turned_off`](crate::loss::Loss::turned_off)); another owner loses its trace
+    /// without notice.
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::{PtCapabilities, PtUnit};
@@ -69,15 +69,14 @@ impl<M: Msr> PtUnit<M> {
     ///
     /// # Errors
     ///
-    /// The unit is absent, or it stays on: below this kernel another owner uses it.
+    /// The unit is absent, or it stays on: another owner below this kernel (a hypervisor) uses it.
     pub fn take_over(capabilities: PtCapabilities, mut msr: M) -> Result<(Self, Option<LeftOn>), Absent> {
         let ctl = clear_trace_en(&mut msr)?;
         if !ctl.contains(RtitCtl::TRACE_EN) {
             return Ok((Self::with_capabilities(capabilities, msr)?, None));
         }
         let left_on = LeftOn { ctl, status: msr.read()?, base: msr.read()?, pointers: msr.read()? };
-        // If it was a trace of this driver, that sees that it was turned off.
-        // SAFETY: TraceEn stays 0.
+        // A trace of this driver sees by this that it was turned off. SAFETY: TraceEn stays 0.
         unsafe { msr.write(RtitCtl::empty()) }?;
         Ok((Self::with_capabilities(capabilities, msr)?, Some(left_on)))
     }
@@ -123,13 +122,13 @@ impl<M: Msr> PtUnit<M> {
         Self { gate: Some(gate), ..self }
     }
 
-    /// Returns what the unit can do.
+    /// Returns the unit's capabilities.
     #[must_use]
     pub const fn capabilities(&self) -> &PtCapabilities {
         &self.capabilities
     }
 
-    /// Returns what VMX does to a trace on this processor.
+    /// Returns the effect of VMX on a trace on this processor.
     pub fn vmx_tracing(&mut self) -> VmxTracing {
         VmxTracing::read(&mut self.msr, &self.capabilities)
     }
@@ -138,12 +137,12 @@ impl<M: Msr> PtUnit<M> {
     ///
     /// Configuration and buffer are checked against the capabilities before any register is written. The order of
     /// writes is: STATUS = 0, OUTPUT_BASE, OUTPUT_MASK_PTRS, CR3_MATCH and ADDRn, CTL with TraceEn; then STATUS is
-    /// checked. A stop puts back what these registers held before, and 0 into CTL.
+    /// checked. A stop restores the values that these registers had before, and sets CTL to 0.
     ///
     /// # Errors
     ///
     /// The configuration, the buffer or the processor refuses. Unit and buffer are returned, unless the unit cannot be
-    /// stopped any more.
+    /// stopped.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<F: Frames>(
         self,
@@ -177,7 +176,7 @@ impl<M: Msr> PtUnit<M> {
         }
     }
 
-    /// Writes the filters: which CR3 and which addresses are traced. TraceEn must be 0.
+    /// Writes the filters: the CR3 and the address ranges. TraceEn must be 0.
     pub(super) fn write_filters(&mut self, checked: &Checked) -> Result<(), GeneralProtection> {
         if let Some(cr3) = checked.cr3 {
             self.write(Cr3Match(cr3))?;
@@ -191,7 +190,7 @@ impl<M: Msr> PtUnit<M> {
         Ok(())
     }
 
-    /// Returns what the registers of these filters hold.
+    /// Returns the values in the registers of these filters.
     pub(super) fn read_filters(&mut self, checked: &Checked) -> Result<Checked, GeneralProtection> {
         let mut found = *checked;
         if let Some(cr3) = &mut found.cr3 {
@@ -205,8 +204,8 @@ impl<M: Msr> PtUnit<M> {
         Ok(found)
     }
 
-    /// Clears TraceEn. Where the write raises #GP and the bit is 0 all the same, the unit is off: VMXON has cleared the
-    /// bit, and until VMXOFF every write of the register raises #GP.
+    /// Clears TraceEn. If the write raises #GP but the bit is 0, the unit is off: VMXON has cleared the bit, and until
+    /// VMXOFF every write of the register raises #GP.
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Tracing of VMX Operations".
     pub(super) fn turn_off(&mut self, ctl: RtitCtl) -> Result<(), GeneralProtection> {
@@ -233,16 +232,16 @@ impl<M: Msr> PtUnit<M> {
     }
 }
 
-/// What a unit traced that another owner had left on.
+/// The registers of a unit that another owner had left on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOn {
     /// IA32_RTIT_CTL, with TraceEn.
     pub ctl: RtitCtl,
     /// IA32_RTIT_STATUS after TraceEn was cleared.
     pub status: RtitStatus,
-    /// IA32_RTIT_OUTPUT_BASE after that: the other owner's table, or its single range.
+    /// IA32_RTIT_OUTPUT_BASE then: the other owner's table, or its single range.
     pub base: OutputBase,
-    /// IA32_RTIT_OUTPUT_MASK_PTRS after that: how far the trace came.
+    /// IA32_RTIT_OUTPUT_MASK_PTRS then: the position of the trace.
     pub pointers: OutputMaskPtrs,
 }
 
@@ -255,7 +254,7 @@ impl fmt::Display for LeftOn {
     }
 }
 
-/// Why this configuration cannot be traced, or not into this memory.
+/// The reason why this configuration cannot be traced, or not into this memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtRefusal {
     /// The processor does not support the configuration.
@@ -298,8 +297,8 @@ mod tests {
     use super::*;
     use crate::fake::FakeMsr;
 
-    /// Has two implementations for types that are `Send`, so that naming the constant without choosing one does not
-    /// compile.
+    /// A trait with two implementations for types that are `Send`, so that naming the constant without choosing one
+    /// does not compile.
     trait NotSend<Which> {
         const HOLDS: bool = true;
     }

@@ -13,7 +13,7 @@ bitflags! {
         const MAX_CNT = 0xffff;
         /// IbsFetchCnt: bits 19:4 of the count.
         const CNT = 0xffff << 16;
-        /// IbsFetchLat: clocks from the begin of the fetch to its end.
+        /// IbsFetchLat: clocks from the start of the fetch to its end.
         const LAT = 0xffff << 32;
         /// IbsFetchEn: the unit samples.
         const EN = 1 << 48;

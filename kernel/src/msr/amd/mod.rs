@@ -98,12 +98,12 @@ pub(crate) struct PerfCntrGlobalStatusClr(pub u64);
 pub(crate) struct Efer(pub u64);
 
 impl Efer {
-    /// Returns LMA: whether IA-32e mode (long mode) is active.
+    /// Returns LMA: true if IA-32e mode (long mode) is active.
     pub(crate) const fn lma(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
 
-    /// Returns SVME: whether SVM is on.
+    /// Returns SVME: true if SVM is on.
     pub(crate) const fn svm(self) -> bool {
         self.0 >> 12 & 1 == 1
     }
@@ -117,19 +117,19 @@ bitflags! {
         const BRSMEN = 1 << 2;
         /// Reserved bits that must be set for branch sampling.
         const ONES = 0b11 << 3;
-        /// VB: branch sampling has recorded something.
+        /// VB: branch sampling has recorded a branch.
         const VB = 1 << 5;
         /// LBRV2EN: LBR version 2 records.
         const LBRV2EN = 1 << 6;
         /// MSROFF: the entry that branch sampling writes next; 0 if all are full.
         const MSROFF = 0xf << 16;
-        /// PMC: the counter whose overflow starts it.
+        /// PMC: the counter whose overflow starts branch sampling.
         const PMC = 0b111 << 24;
     }
 }
 
 impl DbgExtnCfg {
-    /// Returns how many entries branch sampling has recorded; the last one is the newest.
+    /// Returns the number of entries that branch sampling has recorded; the last one is the newest.
     pub(crate) const fn recorded(self) -> u8 {
         match ((self.bits() >> 16 & 0xf) as u8, self.contains(Self::VB)) {
             (_, false) => 0,

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// PERFEVTSELn (`C001_0000 + n`, since family 15h `C001_0200 + 2n`): what counter n counts.
+    /// PERFEVTSELn (`C001_0000 + n`, since family 15h `C001_0200 + 2n`): the event that counter n counts.
     ///
     /// Reset: 0. Scope: logical processor. Source: APM vol. 2, Debug and Performance Resources,
     /// "Performance Event-Select Registers".

@@ -1,4 +1,4 @@
-//! What the tests serve: registers, a local APIC, and sources of PMIs.
+//! The machine under test: registers, a local APIC, and sources of PMIs.
 
 use crate::fake::FakeMsr;
 use crate::lapic::{LocalApic, LvtPc};
@@ -7,18 +7,18 @@ use crate::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests, Route};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Registers and a local APIC that log what is done to them.
+/// Registers and a local APIC that log each access.
 #[derive(Clone)]
 pub(super) struct PmiMachine(pub(super) Rc<RefCell<PmiState>>);
 
 pub(super) struct PmiState {
     log: Vec<String>,
-    /// How many more times the status is set.
+    /// The number of times that the status will still be set.
     pub(super) requests: u32,
-    /// How many more requests come when the LVT entry is unmasked.
+    /// The number of requests still to come when the LVT entry is unmasked.
     pub(super) at_unmask: u32,
     pub(super) bits: GlobalStatus,
-    /// Bits that are set whatever the sources request.
+    /// Bits that are always set, independent of the sources.
     pub(super) others: GlobalStatus,
     pub(super) acked: Vec<GlobalStatus>,
     pub(super) lvt: u32,

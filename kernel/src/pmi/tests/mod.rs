@@ -118,7 +118,7 @@ fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
 
 #[test]
 fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
-    // (status of others, bits of the source, what is done)
+    // (status of others, bits of the source, steps)
     let table: [(_, _, &[&str]); 3] = [
         (GlobalStatus::empty(), GlobalStatus::TRACE_TOPA_PMI, &["status"]),
         (GlobalStatus::OVF_BUF, GlobalStatus::TRACE_TOPA_PMI, &["status"]),
@@ -143,7 +143,7 @@ fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
 
 #[test]
 fn what_amds_handler_masked_is_unmasked_when_nobody_asks_any_more() {
-    // Whether the source is still there, and how many late NMIs may come.
+    // (the source is still there, late NMIs that may come)
     for (present, late) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
         let what = format!("{present} {late}");
         let machine = PmiMachine::new(u32::MAX);
@@ -265,7 +265,7 @@ fn a_repeated_nmi_comes_before_anything_else_runs() {
         (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Unknown, Pmi::NotOurs]),
         (Some(0x1000), &[Some(0x1001), Some(0x1000)], &[Pmi::NotOurs, Pmi::NotOurs]),
         (Some(0x1000), &[None], &[Pmi::NotOurs]),
-        // Without RIP, only what the registers show counts.
+        // Without RIP, only the registers count.
         (None, &[None, None], &[Pmi::NotOurs, Pmi::NotOurs]),
         (None, &[Some(0x1000)], &[Pmi::NotOurs]),
         (None, &[], &[]),
@@ -343,7 +343,7 @@ fn amds_entry_that_is_not_masked_shows_no_latched_nmi() {
 
 #[test]
 fn the_counters_entry_is_left_alone_where_no_source_asks_through_it() {
-    // (requests, NMIs that a stop left, whether a source is there, verdict)
+    // (requests, NMIs that a stop left, a source is there, verdict)
     let table = [
         (1, 0, true, Pmi::Served),
         (0, 1, true, Pmi::Unknown),
@@ -411,7 +411,7 @@ fn an_nmi_that_finds_the_next_request_leaves_its_own_for_later() {
     machine.0.borrow_mut().lvt = 0x400;
     machine.0.borrow_mut().at_unmask = 0;
     let mut handler = Handler::amd(Delivery::Nmi);
-    // Two requests, then one each time: one NMI is always on its way.
+    // Two requests, then one each time: one NMI is always in flight.
     for (at, requests) in [(1, 2), (2, 1), (3, 2), (4, 1)] {
         machine.0.borrow_mut().requests = 1;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
@@ -431,7 +431,7 @@ fn what_was_served_before_a_fault_leaves_late_nmis_too() {
     (source.fault, source.late) = (true, 1);
     let mut handler = Handler::amd(Delivery::Nmi);
     machine.handle(&mut handler, &mut [&mut source]).unwrap_err();
-    // Another call serves the other half of what one interrupt announced.
+    // Another call serves the other half of one interrupt's requests.
     source.fault = false;
     assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
     assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::Unknown));
@@ -442,7 +442,7 @@ fn what_was_served_before_a_fault_leaves_late_nmis_too() {
 fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
     let both = GlobalStatus::CTR_FRZ | GlobalStatus::LBR_FRZ;
     let topa = GlobalStatus::TRACE_TOPA_PMI;
-    // (the status beside the request, what is acknowledged at the end)
+    // (status beside the request, bits acknowledged at the end)
     let table = [
         (both, Some(both)),
         (GlobalStatus::CTR_FRZ, Some(GlobalStatus::CTR_FRZ)),
@@ -504,7 +504,7 @@ fn a_fault_leaves_the_sources_stopped_and_the_entry_masked() {
     let mut good = machine.source(GlobalStatus::OVF_BUF);
     let fault = GeneralProtection { address: 0x570, written: Some(0) };
     assert_eq!(machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut bad, &mut good]), Err(fault));
-    // Both are stopped before it is reported to them that they stay stopped.
+    // Both are stopped before the report that they stay stopped.
     assert_eq!(machine.log(), ["quiesce", "quiesce", "quiesce", "quiesce", "abandon", "abandon"]);
     assert_eq!(
         (bad.abandoned, good.abandoned),

@@ -7,7 +7,7 @@ use crate::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests, Route};
 
 const FAULT: GeneralProtection = GeneralProtection { address: 0x570, written: None };
 
-/// Answers each question with something that no other implementation says by default, and logs how it is called.
+/// A source whose every answer differs from the default implementation's, and that logs its calls.
 #[derive(Default)]
 struct Talkative(Vec<String>);
 
@@ -60,7 +60,7 @@ impl PmiSource for Talkative {
     }
 }
 
-/// Calls each method, and returns what they say.
+/// Calls each method, and returns the answers.
 fn answers(source: &mut impl PmiSource) -> String {
     let seen = Requests::in_global_status(2);
     let now = (source.status(), source.route(), source.late_requests());
@@ -89,7 +89,7 @@ fn an_absent_source_requests_nothing_and_nothing_fails() {
 
 #[test]
 fn an_interrupt_with_absent_sources_is_handled_as_without_them() {
-    // The route of a source that is there besides, if there is one.
+    // The route of a second source, if there is one.
     for route in [None, Some(Route::Counters), Some(Route::Extended)] {
         for masked in [false, true] {
             let handled = |absent: bool| {

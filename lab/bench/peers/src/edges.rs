@@ -11,7 +11,7 @@ use std::slice;
 /// The size of the maps in bytes.
 const MAP: usize = 1 << 16;
 
-/// The code, by address; each decoder only has it as long as its maker says.
+/// The code, by address; it must live as long as the decoder's maker promises.
 #[derive(Clone)]
 pub struct Code(Vec<(u64, &'static [u8])>);
 
@@ -49,7 +49,7 @@ impl ReadMemory for Code {
 }
 
 /// # Safety
-/// The sections and their bytes are valid for as long as the result is used.
+/// The sections and their bytes are valid as long as the result is used.
 unsafe fn code(sections: *const Section, count: usize) -> Code {
     // SAFETY: as the caller promises.
     let sections = unsafe { slice::from_raw_parts(sections, count) };
@@ -62,7 +62,7 @@ unsafe fn code(sections: *const Section, count: usize) -> Code {
     Code(code)
 }
 
-/// A decoder with the cache that it keeps from run to run.
+/// A decoder with its cache, which is kept from run to run.
 pub enum Analyzer {
     Iptr(Box<EdgeAnalyzer<FuzzBitmapControlFlowHandler<Vec<u8>>, Code>>),
     Ptcov(Box<PtCoverageDecoder<'static>>, Vec<u8>),
@@ -71,7 +71,7 @@ pub enum Analyzer {
 /// Makes a decoder: 0 is iptr-edge-analyzer, 1 is ptcov.
 ///
 /// # Safety
-/// The sections are valid for as long as the decoder is used, and so are their bytes.
+/// The sections are valid as long as the decoder is used, and so are their bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn edges_new(which: u32, sections: *const Section, count: usize) -> *mut Analyzer {
     // SAFETY: as the caller promises.
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn edges_new(which: u32, sections: *const Section, count: 
     Box::into_raw(Box::new(analyzer))
 }
 
-/// Decodes a trace into the decoder's map, on top of what it holds. Returns whether the trace was decoded to its end.
+/// Decodes a trace and adds to the decoder's map. Returns whether the trace was decoded to its end.
 ///
 /// # Safety
 /// [`edges_new`] has made the decoder, and `trace` is valid for `len` bytes.
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn edges_run(analyzer: *mut Analyzer, trace: *const u8, le
 /// Frees a decoder.
 ///
 /// # Safety
-/// [`edges_new`] has made the decoder, and it is not used any more.
+/// [`edges_new`] has made the decoder, and it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn edges_free(analyzer: *mut Analyzer) {
     // SAFETY: as the caller promises.

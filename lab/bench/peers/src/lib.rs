@@ -7,7 +7,7 @@ mod packets;
 
 use std::slice;
 
-/// A part of the code, as `cargo xtask bench` hands it over.
+/// A part of the code, as `cargo xtask bench` passes it.
 #[repr(C)]
 pub struct Section {
     base: u64,
@@ -15,15 +15,15 @@ pub struct Section {
     len: usize,
 }
 
-/// What a run has decoded.
+/// The result of a run.
 #[repr(C)]
 #[derive(Default)]
 pub struct Outcome {
     /// The number of items.
     count: u64,
-    /// A sum of what the items hold.
+    /// The sum of the items' contents.
     sum: u64,
-    /// Whether the trace was decoded up to its end.
+    /// True if the trace was decoded up to its end.
     complete: bool,
 }
 

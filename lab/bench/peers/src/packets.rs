@@ -7,7 +7,7 @@ use iptr_decoder::{
 };
 use std::{convert::Infallible, num::NonZero};
 
-/// Uses each packet: counts it, and adds up what it holds; of packets with an IP, the address that it stands for.
+/// A consumer of packets: counts them, and adds up their contents; of packets with an IP, the full address.
 #[derive(Default)]
 struct Sum {
     last_ip: u64,
@@ -30,7 +30,7 @@ impl Sum {
     }
 }
 
-/// A packet of which nothing but its kind is used. These are rare.
+/// A packet of which only the kind is used. These are rare.
 macro_rules! counted {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(fn $name(&mut self, _: &DecoderContext, $($argument: $kind),*) -> Result<(), Infallible> {
@@ -94,7 +94,7 @@ impl HandlePacket for Sum {
     }
 
     fn on_cyc_packet(&mut self, _: &DecoderContext, packet: &[u8]) -> Result<(), Infallible> {
-        // This decoder leaves it to its user to put the count together.
+        // This decoder leaves the assembly of the count to its user.
         let mut cycles = u64::from(packet[0] >> 3);
         for (index, byte) in packet[1..].iter().enumerate() {
             cycles |= u64::from(byte >> 1) << (5 + 7 * index);
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn iptr_packets(trace: *const u8, len: usize) -> Outcome {
     let trace = unsafe { bytes(trace, len) };
     let mut handler = Sum::default();
     let result: Result<(), DecoderError<Sum>> = decode(trace, DecodeOptions::default(), &mut handler);
-    // At the end of a trace that is cut off within a packet, it says so by an error.
+    // The decoder reports a trace that is cut off within a packet by an error at its end.
     let complete = matches!(result, Ok(()) | Err(DecoderError::UnexpectedEOF));
     Outcome { count: handler.count, sum: handler.sum, complete }
 }

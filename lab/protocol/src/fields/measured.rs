@@ -5,14 +5,14 @@ use core::fmt;
 use crate::error::ParseError;
 use crate::words::{HexOr, Words};
 
-/// What a performance counter counted.
+/// The count of a performance counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The marker of its truth records.
+    /// The marker of the session's truth records.
     pub session: u16,
     /// The event select: 12 bits.
     pub event: u16,
-    /// How often the event happened.
+    /// The number of events.
     pub value: u64,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// What a period counts.
+/// The unit of a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventKind {
     /// Retired instructions.
@@ -64,12 +64,12 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// What happened to samples. Each period that ended is counted in exactly one of the last four numbers.
+/// Samples by their fate. Each period that ended is counted in exactly one of the last four numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
-    /// The marker of their truth records.
+    /// The marker of the session's truth records.
     pub session: u16,
-    /// What the period counts.
+    /// The unit of the period.
     pub event: EventKind,
     /// The length of a period: one sample is taken in this many events.
     pub period: u64,
@@ -113,7 +113,7 @@ pub struct Sample {
     pub session: u16,
     /// The address.
     pub address: u64,
-    /// How often it was sampled.
+    /// The number of samples at the address.
     pub count: u64,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Display for Sample {
 pub struct Precise {
     /// The session's marker.
     pub session: u16,
-    /// The address of that instruction, if the record has it.
+    /// The address of the event's instruction, if the record has it.
     pub event: Option<u64>,
     /// The address at which execution continued, if the record has it.
     pub next: Option<u64>,
@@ -164,15 +164,15 @@ impl fmt::Display for Precise {
 /// The head of the list of last branches at the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Last {
-    /// The marker of its truth records.
+    /// The marker of the session's truth records.
     pub session: u16,
-    /// Whether they are the calls that have not returned yet, and no other branches.
+    /// True if the entries are the calls that have not returned yet, and no other branches.
     pub calls: bool,
-    /// How many entries there are.
+    /// The number of entries.
     pub entries: u64,
 }
 
-/// The word for the kind of the last branches, by [`Last::calls`].
+/// Returns the word for the kind of the last branches, by [`Last::calls`].
 const fn stack(calls: bool) -> &'static str {
     if calls { "calls" } else { "branches" }
 }

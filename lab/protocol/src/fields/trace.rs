@@ -1,4 +1,4 @@
-//! What is to be traced, and what a trace contains.
+//! The filter and the contents of a trace.
 
 use core::fmt;
 use core::ops::AddAssign;
@@ -6,21 +6,21 @@ use core::ops::AddAssign;
 use crate::error::{ParseError, ParseErrorKind};
 use crate::words::{HexOr, Pairs, Word, Words};
 
-/// Which instructions a workload has traced.
+/// The filter of a workload: the instructions to trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter<'a> {
-    /// Only at these privilege levels.
+    /// The privilege levels to trace.
     pub level: Level,
-    /// Only under this CR3.
+    /// The only CR3 to trace, if there is one.
     pub cr3: Option<u64>,
-    /// Only in this range.
+    /// The only range to trace, if there is one.
     pub range: Option<SymbolRange<'a>>,
-    /// Stop when an instruction in this range is about to execute.
+    /// The range that stops the trace when an instruction in it is about to execute.
     pub stop: Option<SymbolRange<'a>>,
 }
 
 impl<'a> Filter<'a> {
-    /// A filter whose key is absent does not restrict anything.
+    /// Parses a filter. An absent key does not restrict the trace.
     pub(crate) fn parse(words: Words<'a>) -> Result<Self, ParseError<'a>> {
         let pairs = words.pairs(&["cpl", "cr3", "range", "stop"])?;
         let range = |key, none| match pairs.find(key) {
@@ -86,7 +86,7 @@ impl fmt::Display for Level {
 /// The addresses from one symbol up to another, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolRange<'a> {
-    /// Where it begins.
+    /// The symbol at its beginning.
     pub from: &'a str,
     /// The symbol at its end, which is not in the range.
     pub to: &'a str,
@@ -112,20 +112,21 @@ pub struct Stat {
     pub count: u64,
     /// The hash of their addresses.
     pub hash: u64,
-    /// Trace bytes that were drained.
+    /// Drained bytes of trace.
     pub bytes: u64,
     /// Performance monitoring interrupts that the tracing unit raised.
     pub pmis: u64,
-    /// How often trace was lost.
+    /// The number of losses of trace.
     pub loss: u64,
-    /// How long the decode took, in microseconds, if the kernel reports it.
+    /// The time of the decode in microseconds, if the kernel reports it.
     pub decode_us: Option<u64>,
     /// The number of branch records, if branch records were traced.
     pub branches: Option<u64>,
 }
 
 impl Stat {
-    /// The bits per instruction and the second count of instructions are not read: they follow from the other fields.
+    /// Parses figures. The bits per instruction and the second count of instructions are not read: they follow from the
+    /// other fields.
     pub(crate) fn parse(words: Words<'_>) -> Result<Self, ParseError<'_>> {
         let pairs = words.pairs(&[
             "instructions",
@@ -167,7 +168,7 @@ impl fmt::Display for Stat {
     }
 }
 
-/// What precedes a part of a trace.
+/// The event before a part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// The trace's beginning.
@@ -184,7 +185,7 @@ pub enum After {
     Full,
     /// Bytes that could not be decoded.
     Error,
-    /// A time in which the source was off for a drain: nothing that was to be traced is lost.
+    /// A time in which the source was off for a drain: nothing that should be traced is lost.
     Off,
 }
 
@@ -227,7 +228,7 @@ pub struct Piece {
     pub first: u64,
     /// The address of its last instruction.
     pub last: u64,
-    /// What precedes it.
+    /// The event before the part.
     pub after: After,
 }
 
@@ -254,11 +255,11 @@ impl fmt::Display for Piece {
 /// Branch records without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
-    /// How many.
+    /// The number of records.
     pub count: u64,
     /// The hash of the source and target addresses of each.
     pub hash: u64,
-    /// What precedes them.
+    /// The event before the records.
     pub after: After,
 }
 
@@ -277,7 +278,7 @@ impl fmt::Display for Records {
     }
 }
 
-/// Losses by kind: how often, not how much.
+/// Losses by kind: the number of losses, not of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// OVF packets.
@@ -286,22 +287,22 @@ pub struct Lost {
     pub stops: u64,
     /// Ring buffers that were overwritten.
     pub wraps: u64,
-    /// How often the archive had no room for drained bytes, or the buffer was full.
+    /// The number of times that the archive had no room for drained bytes, or the buffer was full.
     pub full: u64,
-    /// Performance monitoring interrupts that no source had requested. They do not lose anything: if a region becomes
-    /// full shortly before the trace stops, its interrupt may arrive after the whole trace was read, because of the
-    /// skid or because interrupts were off. `--monitor pmi-skid=300` causes one in `circular`.
+    /// Performance monitoring interrupts that no source had requested. They are no losses: if a region becomes full
+    /// shortly before the trace stops, its interrupt may arrive after the whole trace was read, because of the skid or
+    /// because interrupts were off. `--monitor pmi-skid=300` causes one in `circular`.
     pub strays: u64,
 }
 
 impl Lost {
-    /// The number of losses of trace. Strays do not count.
+    /// Returns the number of losses of trace. Strays do not count.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.overflows + self.stops + self.wraps + self.full
     }
 
-    /// A kind whose key is absent was not lost; if a key occurs several times, its numbers are added.
+    /// Parses losses. A kind whose key is absent was not lost; if a key occurs several times, its numbers are added.
     pub(crate) fn parse(words: Words<'_>) -> Result<Self, ParseError<'_>> {
         let pairs = words.pairs(&["ovf", "stop", "wrap", "full", "stray"])?;
         let sum = |key| {
@@ -340,10 +341,10 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Code that was traced: where it is executed, and where in the image its bytes are.
+/// Code that was traced: its address, and the place of its bytes in the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSection {
-    /// The address at which it is executed.
+    /// The address at which the code is executed.
     pub base: u64,
     /// The number of its bytes.
     pub len: u64,

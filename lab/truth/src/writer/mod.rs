@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Header, LogMode, Record, TruthError, header, sums};
 
-/// Appends records to a region. Several processors can share one writer; their records are in the order of the appends.
+/// A writer of records to a region. Several processors can share one; their records are in the order of the appends.
 #[derive(Clone, Copy, Debug)]
 pub struct LogWriter<'a> {
     header: &'a [AtomicU64],
     records: &'a [[AtomicU64; 3]],
-    /// Marks this log's records that are complete.
+    /// The mark of this log's complete records.
     epoch: u64,
     mode: LogMode,
 }
@@ -23,7 +23,7 @@ impl<'a> LogWriter<'a> {
         Self::with_mode(region, LogMode::Full)
     }
 
-    /// Starts an empty log that fills `region`, which holds an earlier log, or is zero as memory is after power-on.
+    /// Starts an empty log that fills `region`, which has an earlier log, or is zero like memory after power-on.
     ///
     /// # Errors
     /// Returns an error if the region has no room for a header.
@@ -53,10 +53,10 @@ impl<'a> LogWriter<'a> {
 
     /// Appends one record. If the region is full and no ring, the record is only counted: see [`Header::lost`].
     ///
-    /// A record is counted only when it and all before it are written, so a reader that watches the log never sees a
-    /// half-written record among the counted ones. Nobody waits for a slow processor: whoever completes the first
-    /// record that is not counted counts those after it that are complete. If each waited for its turn, processors that
-    /// share fewer processors of the host would spend nearly all time waiting for one that does not run.
+    /// A record is counted only when it and all before it are written, so a concurrent reader never sees a half-written
+    /// record among the counted ones. No processor waits for a slow one: the one that completes the first uncounted
+    /// record also counts the complete ones after it. If each vCPU waited for its turn, vCPUs on fewer processors of
+    /// the host would spend nearly all time waiting for one that does not run.
     #[inline]
     pub fn append(&self, record: Record) {
         if self.mode == LogMode::Hash {
@@ -67,8 +67,8 @@ impl<'a> LogWriter<'a> {
         let [rip, cr3, rest] = record.to_words();
         slot[0].store(rip, Ordering::Relaxed);
         slot[1].store(cr3, Ordering::Relaxed);
-        // In one order with the loads below: of two processors that complete records at the same time, the later one
-        // sees both.
+        // Sequentially consistent with the loads below: of two processors that complete records at the same time, the
+        // later one sees both.
         slot[2].store(rest | mark, Ordering::SeqCst);
         let count = &self.header[header::word::COUNT];
         let mut complete = count.load(Ordering::SeqCst);
@@ -80,7 +80,7 @@ impl<'a> LogWriter<'a> {
         }
     }
 
-    /// Adds an instruction to its sum; other records are not kept.
+    /// Adds an instruction to its sum; other records are dropped.
     fn add(&self, record: Record) {
         if record.time().is_some() || record.branch().is_some() || record.flags.is_software_interrupt() {
             return;
@@ -90,14 +90,14 @@ impl<'a> LogWriter<'a> {
         self.header[word].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns where the record with this index belongs, and the mark that it gets when it is complete.
+    /// Returns the slot of the record with this index, and the mark of its completion.
     fn slot(&self, index: u64) -> Option<(&[AtomicU64; 3], u64)> {
         let rooms = self.records.len() as u64;
         let (place, lap) = match self.mode {
             LogMode::Ring if rooms > 0 => (index % rooms, index / rooms),
             _ => (index, 0),
         };
-        // In a ring a record must be told from the one that it overwrites.
+        // In a ring the mark must differ from that of the overwritten record.
         let mark = (self.epoch + lap - 1) % EPOCHS + 1;
         Some((self.records.get(usize::try_from(place).ok()?)?, mark << EPOCH_SHIFT))
     }
@@ -114,7 +114,7 @@ impl<'a> LogWriter<'a> {
         }
     }
 
-    /// Closes the log: records that it is complete and with which value the guest ended.
+    /// Closes the log: records that it is complete, and the guest's exit value.
     pub fn close(&self, exit: u32) {
         self.header[header::word::EXIT].store(header::closed(exit), Ordering::Release);
     }

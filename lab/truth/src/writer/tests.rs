@@ -167,7 +167,7 @@ fn processors_share_one_log() {
     }
 }
 
-/// The harness reads while the machine runs, so every counted record must be whole.
+/// Checks that every counted record is whole, because the harness reads while the machine runs.
 #[test]
 fn a_record_is_counted_only_when_it_is_written() {
     const EACH: u64 = 20_000;
@@ -197,7 +197,7 @@ fn a_record_is_counted_only_when_it_is_written() {
     assert_eq!(torn, 0);
 }
 
-/// Another processor has begun a record and is slow to write it.
+/// Simulates another processor that has begun a record and is slow to write it.
 #[test]
 fn a_record_is_not_counted_before_one_that_was_begun_earlier_and_nobody_waits() {
     const BEGUN: usize = 5;
@@ -207,7 +207,7 @@ fn a_record_is_not_counted_before_one_that_was_begun_earlier_and_nobody_waits() 
     writer.append(ROWS[0]);
     writer.append(ROWS[1]);
     assert_eq!(writer.count(), 0);
-    // The slow one writes it at last, and counts all.
+    // The slow processor writes its record at last, and counts all.
     region[BEGUN].store(0, Ordering::Relaxed);
     writer.append(ROWS[2]);
     assert_eq!(writer.count(), 3);
@@ -228,7 +228,7 @@ fn what_an_earlier_log_left_is_not_counted() {
             assert_eq!(writer.count(), count);
         }
     }
-    // The number after the largest one is 1: no log has 0, which is what untouched memory has.
+    // The number after the largest one is 1: no log has 0, the value of untouched memory.
     const EPOCH: usize = 6;
     region[EPOCH].store(0xffff, Ordering::Relaxed);
     LogWriter::new(&region).unwrap();
@@ -280,7 +280,7 @@ fn a_ring_keeps_the_last_records_in_order() {
     }
 }
 
-/// After 65535 laps the marks begin again.
+/// Checks the marks after 65535 laps, when they begin again.
 #[test]
 fn a_ring_goes_round_more_often_than_there_are_marks() {
     let region = region(8 + 3 * 2);

@@ -1,11 +1,11 @@
-//! Finds counters that something else has turned off, and takes them again when they are free.
+//! Finds counters that something else has turned off, and reclaims them when they are free.
 
 use super::{CounterSession, CounterSlot, CounterState, MERGE, begin_of};
 use crate::msr::amd::{PerfCntrGlobalCtl, PerfCntrGlobalStatusClr, PerfEvtSel};
 use crate::msr::{GeneralProtection, Msr, TypedMsr};
 
 impl<M: Msr> CounterSession<M> {
-    /// Writes the registers of a counter again that something else has changed, unless another owner uses it now.
+    /// Rewrites the registers of a counter that something else has changed, unless another owner uses it now.
     pub(super) fn reclaim(&mut self, n: usize) -> Result<(), GeneralProtection> {
         let Some(slot) = self.slot(n).filter(|slot| slot.off) else { return Ok(()) };
         if slot.state == CounterState::Lost {
@@ -27,7 +27,7 @@ impl<M: Msr> CounterSession<M> {
         Ok(())
     }
 
-    /// Writes the event of a counter. Without the global register this does not let it count.
+    /// Writes the event of a counter, which counts only once the global register enables it.
     pub(super) fn program(&mut self, slot: CounterSlot) -> Result<(), GeneralProtection> {
         if slot.pair {
             self.select(slot.counter + 1, MERGE)?;
@@ -38,8 +38,8 @@ impl<M: Msr> CounterSession<M> {
         }
     }
 
-    /// Notes if a counter that the driver has let count is off, or counts something else. `global` is
-    /// PerfCntrGlobalCtl. Returns whether it is.
+    /// Notes if a counter that the driver has let count is off, or counts something else, and returns whether that is
+    /// so. `global` is PerfCntrGlobalCtl.
     pub(super) fn look_at(&mut self, n: usize, global: u64) -> Result<bool, GeneralProtection> {
         let Some(slot) = self.slot(n) else { return Ok(false) };
         if slot.off || !matches!(slot.state, CounterState::Armed | CounterState::Taken(_)) {
@@ -64,7 +64,7 @@ impl<M: Msr> CounterSession<M> {
         Ok(true)
     }
 
-    /// Notes which counters something else has turned off. They must not be halted.
+    /// Notes the counters that something else has turned off. They must not be halted.
     pub(super) fn look(&mut self) -> Result<(), GeneralProtection> {
         let global = self.global()?;
         for n in 0..self.len() {

@@ -1,4 +1,4 @@
-//! Performance counters while they count: the steps that start, handler and stop consist of.
+//! Performance counters while they count: the steps of start, handler and stop.
 
 mod left_on;
 
@@ -25,7 +25,7 @@ pub struct CounterSession<M: Msr> {
     counts: OverflowCounts,
     /// The number of counters that were served in this interrupt.
     served: u8,
-    /// The driver has let them count, and not stopped them since.
+    /// True while the driver lets the counters count.
     on: bool,
 }
 
@@ -34,14 +34,14 @@ pub struct CounterSession<M: Msr> {
 struct CounterSlot {
     event: CountedEvent,
     counter: u8,
-    /// Whether the next counter holds the upper bits.
+    /// True if the next counter holds the upper bits.
     pair: bool,
     /// The counter's value at the start of this period.
     begin: u64,
-    /// The number of events before that.
+    /// The number of events before this period.
     total: u64,
     state: CounterState,
-    /// It was found off, and is not resumed yet.
+    /// True if the counter was found off, and is not resumed yet.
     off: bool,
 }
 
@@ -51,7 +51,7 @@ enum CounterState {
     Off,
     /// The counter counts, or is stopped for a while.
     Armed,
-    /// Its overflow was delivered. The value at which the next period begins.
+    /// The counter's overflow was delivered. The value is where the next period begins.
     Taken(u64),
     /// The counter was read for the last time.
     Read,
@@ -65,8 +65,8 @@ const MERGE: PerfEvtSel = PerfEvtSel::EN.with_event(0xfff);
 const MERGE_BEGIN: u64 = 0xffff;
 
 impl<M: Msr> CounterSession<M> {
-    /// `counters` gives the counter of each event, and whether the event also needs the next counter. `svm` is
-    /// EFER.SVME.
+    /// Makes a session. `counters` has the counter of each event, and true if the event also needs the next counter.
+    /// `svm` is EFER.SVME.
     pub(super) fn new(
         unit: CounterUnit<M>,
         svm: bool,
@@ -158,13 +158,13 @@ impl<M: Msr> CounterSession<M> {
         Ok(())
     }
 
-    /// Stops all counters that are not another owner's.
+    /// Stops all counters except those of another owner.
     fn stop(&mut self) -> Result<(), GeneralProtection> {
         if self.found.is_some() {
             return self.change_global(0, self.mask());
         }
         self.each(|session, slot| match slot.state {
-            // An earlier attempt to stop has cleared it, or it is another's.
+            // An earlier attempt to stop has cleared the counter, or it is another owner's.
             CounterState::Off | CounterState::Lost => Ok(()),
             _ => session.select(slot.counter, session.selected(&slot)),
         })
@@ -251,7 +251,7 @@ impl<M: Msr> CounterSession<M> {
         // The counter continued from 0 after the overflow, so the next period is shorter by that.
         slot.state = CounterState::Taken(MASK + 1 - (period - counter % period));
         self.counts.skipped += counter / period;
-        // Lost, too, if the call unwinds.
+        // Counted as lost before the call, in case it unwinds.
         self.counts.lost += 1;
         if sink.overflow(Overflow { event: n, count }) {
             self.counts.lost -= 1;
@@ -304,7 +304,7 @@ impl<M: Msr> CounterSession<M> {
         mine.fold(0, |mask, slot| mask | slot.bits())
     }
 
-    /// Returns what a counter counts, without its enable bit.
+    /// Returns a counter's event select without its enable bit.
     fn selected(&self, slot: &CounterSlot) -> PerfEvtSel {
         slot.event.written(self.svm)
     }
@@ -365,7 +365,7 @@ impl<M: Msr> CounterSession<M> {
 }
 
 impl CounterSlot {
-    /// Returns its bits in the global registers.
+    /// Returns the counter's bits in the global registers.
     const fn bits(&self) -> u64 {
         (1 | (self.pair as u64) << 1) << self.counter
     }
@@ -375,7 +375,7 @@ impl CounterSlot {
     }
 }
 
-/// Returns where the first period of an event begins: a counter without a period is also served before it wraps.
+/// Returns the start value of an event's first period; a counter without a period is also served before it wraps.
 fn begin_of(event: &CountedEvent) -> u64 {
     MASK + 1 - event.period.unwrap_or(LONGEST)
 }
@@ -467,7 +467,7 @@ impl<M: Msr> Recording for CounterSession<M> {
     }
 }
 
-/// AMD's status is a register of its own, so the counters check it themselves. They are stopped while the handler
+/// The counters check their status themselves, because AMD's is a separate register. They are stopped while the handler
 /// works.
 impl<M: Msr, K: OverflowSink + ?Sized> Serve<&mut K> for CounterSession<M> {
     fn may_ask(&mut self) -> Result<bool, GeneralProtection> {

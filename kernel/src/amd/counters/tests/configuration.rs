@@ -16,7 +16,7 @@ fn capabilities(cpu: Cpu) -> AmdCapabilities {
 fn event_selects_are_the_manuals() {
     let event = CountedEvent::new(0xc0, 0);
     let base = EN | INT | 0xc0 | 1 << 16 | 1 << 17;
-    // (event, SVM is on, what is written)
+    // (event, SVM is on, written value)
     let table = [
         (event, false, base),
         (event.user(false), false, base & !(1 << 16)),
@@ -34,7 +34,7 @@ fn event_selects_are_the_manuals() {
         // Both bits together mean everything, also with SVM off.
         (event.host_only().guest_only(), false, base),
         (event.host_only().guest_only(), true, base),
-        // An event select made elsewhere cannot set these bits.
+        // An event select from elsewhere cannot set these bits.
         (CountedEvent::of(PerfEvtSel::from_bits_retain(base & !INT)), false, base),
     ];
     for (event, svm, written) in table {

@@ -4,7 +4,7 @@ use super::*;
 use crate::amd::fake;
 use crate::lifecycle::{NotStarted, StartError};
 
-/// In Miri, which takes a thousand times as long, the part with the most registers.
+/// The parts to test: in Miri, which takes a thousand times as long, only the one with the most registers.
 const PARTS: &[Cpu] =
     if cfg!(miri) { &[fake::ZEN_4] } else { &[fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4] };
 

@@ -37,7 +37,7 @@ fn handler() -> Handler {
     Handler::amd(Delivery::Nmi)
 }
 
-/// The NMI handler.
+/// Runs the NMI handler.
 fn nmi(
     machine: &Machine,
     handler: &mut Handler,
@@ -48,12 +48,12 @@ fn nmi(
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source])
 }
 
-/// The NMI handler while nothing counts.
+/// Runs the NMI handler while nothing counts.
 fn nmi_without(machine: &Machine, handler: &mut Handler) -> Pmi {
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut []).unwrap()
 }
 
-/// A sink that keeps what it takes.
+/// Returns a sink that keeps the overflows that it takes.
 fn keep(overflows: &mut Vec<Overflow>) -> impl FnMut(Overflow) -> bool {
     |overflow| {
         overflows.push(overflow);

@@ -1,4 +1,4 @@
-//! What the driver does about each erratum, and that it does not do it elsewhere. `decoder-core` handles the effects on
+//! The driver's workaround of each erratum, and its absence on other processors. `decoder-core` handles the effects on
 //! a sample's values.
 
 use super::*;
@@ -7,7 +7,7 @@ use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2, OP_DATA3};
 const FETCH_EN: u64 = 1 << 48;
 const OP_EN: u64 = 1 << 17;
 
-/// Returns what is written to resume a unit after its sample.
+/// Returns the writes that resume a unit after its sample.
 fn rearm(cpu: Cpu, config: IbsConfig) -> Vec<(u32, u64)> {
     let (machine, mut running) = start(cpu, config);
     assert!(machine.fetch(0, 0x40_1000, 0) || machine.op(0x40_1000, 0, 0));
@@ -73,7 +73,7 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
     machine.late_op();
     assert!(machine.take_nmi());
     assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
-    // What it left does not belong to any sample.
+    // The value left behind belongs to no sample.
     let running = unit(&machine).start(&config).map_err(|failed| failed.error()).unwrap();
     let stopped = stop(running, &mut handler);
     assert_eq!((stopped.counts.ops, stopped.last().count()), (0, 0));

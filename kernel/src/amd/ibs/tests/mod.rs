@@ -30,7 +30,7 @@ impl Room {
     }
 }
 
-/// Addresses of samples.
+/// Returns the addresses of samples.
 fn addresses<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<Option<u64>> {
     let address = |sample: &Sample| match sample {
         Sample::Fetch(fetch) => fetch.linear_address(),
@@ -49,7 +49,7 @@ impl SampleSink for Room {
     }
 }
 
-/// Units of such a processor, routed; what was read and written for that is forgotten.
+/// Returns the routed units of such a processor, and forgets the accesses for that.
 fn unit(machine: &Machine) -> IbsUnit<Machine> {
     let mut unit = IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     unit.route(&mut machine.clone(), None).unwrap();
@@ -72,7 +72,7 @@ fn handler() -> Handler {
     Handler::amd(Delivery::Nmi)
 }
 
-/// The NMI handler.
+/// Runs the NMI handler.
 fn nmi(
     machine: &Machine,
     handler: &mut Handler,
@@ -83,7 +83,7 @@ fn nmi(
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source])
 }
 
-/// The NMI handler where nothing samples.
+/// Runs the NMI handler while nothing samples.
 fn nmi_without(machine: &Machine, handler: &mut Handler) -> Pmi {
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut []).unwrap()
 }

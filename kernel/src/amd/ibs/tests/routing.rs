@@ -17,7 +17,7 @@ fn the_entry_that_ibs_ctl_names_becomes_an_nmi() {
         (0x101, 0x1_0000, Ok(1), 0x400),
         // Some firmware leaves 0 there.
         (0x101, 0, Ok(1), 0x400),
-        // Already routed like this; the processor sets the delivery status.
+        // Already routed to the NMI; the processor sets the delivery status.
         (0x101, 0x400, Ok(1), 0x400),
         (0x101, 0x1400, Ok(1), 0x1400),
         (0x101, 0xfa, in_use(1, 0xfa), 0xfa),

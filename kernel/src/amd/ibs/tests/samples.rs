@@ -136,7 +136,7 @@ fn the_physical_address_of_a_fetch_is_read_where_it_is_valid() {
 fn samples_of_the_wrong_level_are_dropped_and_counted() {
     let kernel = 0xffff_ffff_8100_0000;
     let config = IbsConfig::new().fetch(0x1000).op(0x1000);
-    // (configuration, address, RIP is invalid, what happens to fetch and op: 0 taken, 1 filtered, 2 unplaced)
+    // (configuration, address, RIP is invalid, fates of fetch and op: 0 taken, 1 filtered, 2 unplaced)
     let table = [
         (config, 0x40_1000, false, [0, 0]),
         (config, kernel, false, [0, 0]),

@@ -181,8 +181,8 @@ fn bit_20_must_be_clear_where_a20m_could_be_asserted() {
 
 #[test]
 fn addresses_are_canonical() {
-    // (the bits of a linear address, whether the area's, which is the highest at all that bit 46 is not set in, are
-    // canonical): 0 and more than 64 are nothing that a processor has, and no reason to panic.
+    // (bits of a linear address, the area's address is canonical): the area is the highest one with bit 46 clear. No
+    // processor has 0 or more than 64 bits; neither may panic.
     let table =
         [(0, false), (1, false), (45, false), (47, false), (48, true), (57, true), (64, true), (65, true)];
     for (bits, canonical) in table {

@@ -23,7 +23,7 @@ impl DsMachine {
         unit.start(&config(), area).map_err(|failed| failed.error()).unwrap()
     }
 
-    /// Executes this many branches, numbered from `first`, as the processor does, as far as the driver sees it.
+    /// Executes this many branches, numbered from `first`, with the processor's effects that the driver sees.
     pub(super) fn branches(&self, first: u64, count: u64) {
         let [base, _, maximum, threshold] = [0, 1, 2, 3].map(|n| self.field(n));
         for branch in first..first + count {
@@ -61,7 +61,7 @@ pub(super) struct Numbers {
     pub(super) seen: Vec<Result<u64, Gap>>,
     /// The number of records that the sink still takes.
     room: Option<usize>,
-    /// Records have 12 bytes.
+    /// True if records have 12 bytes.
     narrow: bool,
 }
 
@@ -186,14 +186,14 @@ fn a_buffer_at_its_threshold_waits_for_the_sink() {
     machine.branches(92, 3);
     let mut sink = Numbers::default();
     assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
-    // Where it was off there is a gap.
+    // There is a gap for the time when it was off.
     assert_eq!(sink.seen, [branches(0..92), vec![Err(Gap::Full)]].concat());
     assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
 }
 
 #[test]
 fn a_circular_buffer_holds_the_last_branches_in_their_order() {
-    // (branches, what is there)
+    // (branches, records in the buffer)
     let table = [(0, 0..0), (9, 0..9), (10, 0..10), (11, 1..11), (47, 37..47)];
     let rows = table.iter().flat_map(|row| DsMachine::both().map(|machine| (machine, row)));
     for (machine, (count, there)) in rows {
@@ -248,9 +248,9 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
 
-    /// Takes records; the processor records again as soon as recording is enabled, while the entry is still masked.
+    /// A sink; the processor records again as soon as recording is enabled, while the entry is still masked.
     struct Late(DsMachine, Numbers);
-    // SAFETY: it represents no hardware.
+    // SAFETY: the entry represents no hardware.
     unsafe impl LocalApic for Late {
         fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
             self.0.is_enabled()
@@ -517,7 +517,7 @@ fn a_gap_stays_between_the_records_that_it_is_between() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 10);
         running.source(&mut KeepAll, &mut KeepAll).abandon(Abandoned::Stuck);
-        // It goes on before anything was drained.
+        // It resumes before anything was drained.
         running.resume().unwrap();
         machine.branches(12, 10);
         // The sink takes four records at a time.

@@ -37,7 +37,7 @@ fn a_suspended_counter_goes_on_where_it_was() {
     machine.events(9500, 501, 176);
     let mut seen = Events::default();
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
-    // It was off for longer than it was to be.
+    // It was off for longer than it should have been.
     assert_eq!(seen.0, [Err(Gap::Abandoned), Ok(10_000)]);
 }
 

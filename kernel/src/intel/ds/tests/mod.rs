@@ -1,4 +1,4 @@
-//! A processor, as far as the driver sees it, for the tests of the debug store.
+//! A processor with the effects that the driver sees, for the tests of the debug store.
 
 mod area;
 mod branches;
@@ -71,7 +71,7 @@ unsafe impl Msr for DsMachine {
 
 const WIDTH: u64 = (1 << 48) - 1;
 
-// SAFETY: it represents no hardware.
+// SAFETY: the entry represents no hardware.
 unsafe impl LocalApic for DsMachine {
     fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
         Ok(true)
@@ -88,7 +88,7 @@ unsafe impl LocalApic for DsMachine {
 }
 
 impl DsMachine {
-    /// A Core 2.
+    /// Returns a Core 2.
     fn new() -> Self {
         Self::of(0x6f6, 2)
     }
@@ -101,12 +101,12 @@ impl DsMachine {
         Self { msr, memory, version, signature, layout, held: !0, armed: Rc::default() }
     }
 
-    /// The same without DTES64 and PDCM, outside IA-32e mode.
+    /// Returns the same without DTES64 and PDCM, outside IA-32e mode.
     fn narrow() -> Self {
         Self { memory: FakeLinear::at(0x20_0000), layout: DsLayout::Bits32, ..Self::new() }
     }
 
-    /// Both layouts.
+    /// Returns a machine of each layout.
     fn both() -> [Self; 2] {
         [Self::new(), Self::narrow()]
     }
@@ -132,7 +132,7 @@ impl DsMachine {
         self.msr.borrow_mut().set(address, value);
     }
 
-    /// A field of the management area.
+    /// Returns a field of the management area.
     fn field(&self, n: u64) -> u64 {
         let at = self.get(DS_AREA);
         match self.layout {

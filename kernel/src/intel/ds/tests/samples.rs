@@ -17,10 +17,10 @@ pub(super) const ICE_LAKE: (u32, u64, u64) = (0x706e5, 0x6400, 32);
 /// Formats 5 and 6.
 const METEOR_LAKE: (u32, u64, u64) = (0xa06a4, 0x6500, 32);
 const LUNAR_LAKE: (u32, u64, u64) = (0xb06d1, 0x6600, 32);
-/// Of 45 nm: those of 65 nm do not sample.
+/// A Core 2 of 45 nm: those of 65 nm do not sample.
 const CORE_2: (u32, u64, u64) = (0x10676, 0, 144);
 
-/// A processor with samples in this format, whose memory holds branch records and samples.
+/// Returns a processor with samples in this format, whose memory holds branch records and samples.
 pub(super) fn machine((signature, capabilities, _): (u32, u64, u64)) -> DsMachine {
     let machine = DsMachine::of(signature, 3);
     machine.set(0x345, capabilities);
@@ -46,8 +46,8 @@ impl DsMachine {
         unit.start(config, area).map_err(|failed| failed.error()).unwrap()
     }
 
-    /// Executes events, numbered from `first`, that every counter counts, as the processor does, as far as the driver
-    /// sees it.
+    /// Executes events, numbered from `first`, that every counter counts, with the processor's effects that the driver
+    /// sees.
     pub(super) fn events(&self, first: u64, count: u64, record_bytes: u64) {
         for event in first..first + count {
             for n in 0..4 {
@@ -105,7 +105,7 @@ impl Events {
     }
 }
 
-/// The event after each overflow produces the record, and is not counted.
+/// Returns the numbers of recorded events: the event after each overflow produces the record, and is not counted.
 fn every(period: u64, count: u64) -> Vec<Result<u64, Gap>> {
     (1..=count).map(|n| Ok(n * (period + 1) - 1)).collect()
 }
@@ -271,7 +271,7 @@ fn what_somebody_else_uses_is_left_alone() {
 #[test]
 fn a_counter_that_only_the_processor_says_is_in_use_is_left_alone() {
     const GLOBAL_INUSE: u32 = 0x392;
-    // The counter that is to sample, the version, IA32_PERF_GLOBAL_INUSE, whether that is for the counter.
+    // (counter that is to sample, version, IA32_PERF_GLOBAL_INUSE, that names the counter)
     for (counter, version, others, taken) in [
         (Counter::General(3), 5, 1 << 3, true),
         (Counter::General(3), 5, !(1 << 3), false),
@@ -480,7 +480,7 @@ fn a_branch_store_that_does_not_stop_does_not_keep_the_counters_going() {
     let (config, plan) = both();
     let machine = machine(NEHALEM);
     let running = machine.sample(&config, &plan);
-    // After IA32_DS_AREA was read, which shows whose the recording is.
+    // After the read of IA32_DS_AREA, which shows the recording's owner.
     machine.msr.borrow_mut().fault_in(1);
     let failed = running.stop().err().unwrap();
     assert_eq!(failed.fault.address, DEBUGCTL);

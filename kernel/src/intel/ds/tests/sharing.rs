@@ -140,7 +140,7 @@ fn tasks_take_turns_and_move_each_with_its_own_area() {
     let area = || Some(first.area(&first.unit(), 100, EIGHT_SPARE));
     let mut areas = [area(), area()];
     let mut seen = [vec![], vec![]];
-    // Which task runs on which processor.
+    // (processor, task) of each turn.
     let turns = [(0, &first), (1, &first), (0, &second), (1, &first), (0, &first), (1, &second)];
     for (turn, (task, machine)) in (0..).zip(turns) {
         let area = areas[task].take().unwrap();

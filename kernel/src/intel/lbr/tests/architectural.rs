@@ -1,4 +1,4 @@
-//! Tests of what CPUID says of the architectural stack.
+//! Tests of the architectural stack as CPUID enumerates it.
 
 use super::*;
 

@@ -15,7 +15,7 @@ const LBR_SELECT: u32 = 0x1c8;
 const LBR_CTL: u32 = 0x14ce;
 const LBR_DEPTH: u32 = 0x14cf;
 
-/// A processor as far as the driver sees it; the register addresses are copied from the manual a second time.
+/// A processor with the effects that the driver sees; the register addresses are copied from the manual a second time.
 #[derive(Clone, Debug)]
 struct LbrMachine {
     msr: Rc<RefCell<FakeMsr>>,
@@ -39,7 +39,7 @@ const fn row(signature: u32, format: Option<u64>, depth: u32, registers: [u32; 3
 }
 
 impl Model {
-    /// NetBurst.
+    /// Returns whether the stack is read-only, as on NetBurst.
     fn is_read_only(self) -> bool {
         self.signature >> 8 == 0xf
     }
@@ -95,7 +95,7 @@ impl LbrMachine {
     fn of(row: Model) -> Self {
         let machine = Self { msr: Rc::default(), row };
         machine.set(0x345, row.format.unwrap_or_default());
-        // What an earlier owner left there; if the stack cannot be cleared, nothing was left.
+        // Values that an earlier owner left; none if the stack cannot be cleared.
         for n in 0..if row.is_read_only() { 0 } else { row.depth } {
             row.registers.iter().filter(|first| **first != 0).for_each(|first| machine.set(first + n, 0x77));
         }
@@ -140,7 +140,7 @@ impl LbrMachine {
         if self.row.top == 0 { LBR_CTL } else { DEBUGCTL }
     }
 
-    /// Returns branches with these numbers, whose targets are 0x1000 further on.
+    /// Executes branches with these numbers, whose targets are 0x1000 further on.
     fn branches(&self, from: core::ops::Range<u64>) {
         let Model { depth, registers: [first_from, first_to, _], top, .. } = self.row;
         for from in from {
@@ -170,7 +170,7 @@ impl LbrMachine {
     }
 }
 
-/// Returns why the branches are not the last ones, and their targets.
+/// Returns the reason why the branches are not the last ones, and their targets.
 fn outdated(running: &mut LbrRunning<LbrMachine>) -> (Gap, Vec<u64>) {
     match running.last(&mut [Branch::default(); 64]) {
         Err(NotCurrent::Outdated { why, before }) => (why, before.iter().map(|branch| branch.from).collect()),
@@ -311,7 +311,7 @@ fn branches_of_user_code_alone_have_no_address_of_the_kernel() {
             // Entry 0 is the newest of both stacks; the next older one of the first is the last.
             for (n, (from, to)) in (0..).zip(branches) {
                 let entry = if model.top == 0 { n } else { (model.depth - n) % model.depth };
-                // Bit 63 of a source tells a misprediction in the first.
+                // In the first, bit 63 of a source marks a misprediction.
                 machine
                     .set(model.registers[0] + entry, if model.top == 0 { from } else { from & !(1 << 63) });
                 machine.set(model.registers[1] + entry, to);
@@ -392,7 +392,7 @@ fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
     let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
     assert_eq!(machine.get(DEBUGCTL), 0x803);
     machine.branches(1..4);
-    // What a PMI does to the records.
+    // The effect of a PMI on the records.
     machine.set(DEBUGCTL, 0x802);
     machine.branches(4..9);
     assert_eq!(last(&mut running), [3, 2, 1]);
@@ -472,7 +472,7 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
         let machine = LbrMachine::of(SKYLAKE);
         let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
         machine.branches(1..4);
-        // What a PMI does, and then another owner.
+        // The effect of a PMI, then of another owner.
         machine.set(DEBUGCTL, 0x800);
         machine.set(register, value);
         assert_eq!(last(&mut running), [3, 2, 1]);

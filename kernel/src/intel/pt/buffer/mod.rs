@@ -1,4 +1,4 @@
-//! The memory for a trace, and what happens when it is full.
+//! The memory for a trace, and its behaviour when full.
 
 mod range;
 #[cfg(test)]
@@ -21,32 +21,32 @@ pub struct Buffer<F: Frames> {
     mode: Mode,
 }
 
-/// What to do when the memory is full.
+/// The behaviour when the memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing is overwritten: the trace stops when everything is full and not drained. A PMI arrives while `spare`
-    /// regions are still free, for what is executed until it is served.
+    /// regions are still free, which receive the trace until the PMI is served.
     StopWhenFull {
         /// Regions kept free after the one with INT; at least 1, unless the driver chains the regions.
         spare: u32,
     },
-    /// A ring with a PMI each time `interrupt_every` regions have filled. What is not drained in time is overwritten
-    /// and counted. The count is exact if the processor went round less than twice since the last PMI or drain;
-    /// otherwise it is a lower bound.
+    /// A ring with a PMI each time `interrupt_every` regions have filled. Bytes that are not drained in time are
+    /// overwritten and counted. The count is exact if the processor made less than two laps since the last PMI or
+    /// drain; otherwise it is a lower bound.
     ///
-    /// If the driver chains the regions, it can be unknown whether the one region was overwritten. It is then reported
-    /// as [`Overwritten::Perhaps`](crate::loss::Overwritten::Perhaps).
+    /// If the driver chains the regions, it can be unknown whether the one region was overwritten. This is then
+    /// reported as [`Overwritten::Perhaps`](crate::loss::Overwritten::Perhaps).
     Circular {
-        /// At least 1 and less than the number of regions. If the driver chains the regions there can be only one, and
-        /// this is 1.
+        /// At least 1 and less than the number of regions. If the driver chains the regions, there is only one region,
+        /// and this is 1.
         interrupt_every: u32,
     },
-    /// A ring without PMIs: it holds the most recent trace, to be read after the stop. What was overwritten is counted
-    /// as in [`Mode::Circular`]; a single range behaves like one region that the driver chains.
+    /// A ring without PMIs: it holds the most recent trace, to be read after the stop. Overwritten bytes are counted as
+    /// in [`Mode::Circular`]; a single range behaves like one region that the driver chains.
     Overwrite,
 }
 
-/// How the memory is laid out.
+/// The layout of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One contiguous range that is overwritten forever: [`Mode::Overwrite`] only. Needs [`Feature::SingleRange`].
@@ -63,14 +63,14 @@ pub enum Layout {
         regions: u32,
         /// The number of regions in a table, 1 to 511.
         regions_per_table: u32,
-        /// Whether all regions are one block of memory, so that a trace can be read as one slice, or two if it wraps.
+        /// True if all regions are one block of memory, so that a trace can be read as one slice, or two if it wraps.
         contiguous: bool,
     },
     /// Regions of several sizes, listed in ToPA tables, as large as the kernel's [`Frames`](crate::memory::Frames) has
-    /// them: a kernel whose memory is in pieces gives large blocks as long as there are some. Each region is as large
-    /// as the one before, or smaller. `spare` of [`Mode::StopWhenFull`] then counts the smaller ones.
+    /// them: a kernel with fragmented memory gives large blocks as long as there are some. Each region is as large as
+    /// the one before, or smaller. `spare` of [`Mode::StopWhenFull`] then counts the smaller ones.
     ///
-    /// What [`Layout::Topa`] needs, this needs, too.
+    /// Needs the same features as [`Layout::Topa`].
     MixedTopa {
         /// The size of all regions together, in bytes: a multiple of `smallest`.
         bytes: u64,
@@ -149,19 +149,19 @@ impl<F: Frames> Buffer<F> {
         Ok(Self { output, mode })
     }
 
-    /// Returns what happens when the buffer is full.
+    /// Returns the behaviour when the buffer is full.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Returns how many bytes of trace it holds.
+    /// Returns the capacity in bytes of trace.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.shape().capacity()
     }
 
-    /// Returns the sizes of the regions, in bytes, in their order; that of the single range.
+    /// Returns the sizes of the regions, in bytes, in their order; for a single range its size.
     pub fn region_sizes(&self) -> impl Iterator<Item = u64> {
         let shape = self.shape();
         (0..shape.regions()).map(move |region| shape.size(region))
@@ -251,8 +251,7 @@ impl<F: Frames> Buffer<F> {
         Some(topa.read(x86_64::PhysAddr::try_new(base.0).ok()?, pointers.entry()).bits())
     }
 
-    /// Returns how often the tables list the ring. It must be at least twice to show how often the processor went
-    /// round.
+    /// Returns how often the tables list the ring: at least twice if they are to show the laps of the processor.
     pub(crate) const fn laps(&self) -> u32 {
         match &self.output {
             Output::SingleRange(_) => 1,
@@ -292,7 +291,7 @@ impl<F: Frames> Buffer<F> {
         unsafe { SharedBytes::new(start, bytes as usize) }.from(offset as usize)
     }
 
-    /// Fills the rest of region `n` with PAD packets, and returns how many bytes that is.
+    /// Fills the rest of region `n` with PAD packets, and returns the number of bytes filled.
     pub(crate) fn pad(&mut self, n: u32, offset: u64, _: &Halted) -> u64 {
         let bytes = self.shape().size(n) - offset;
         // SAFETY: the rest of one of our own regions, and the trace is off.
@@ -308,7 +307,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// Returns for each of the bytes before `end` whether it is still as [`Buffer::set_guard`] left it.
+    /// Returns for each of the bytes before `end` whether it is unchanged since [`Buffer::set_guard`].
     pub(crate) fn look_at_guard(&self, end: u64, _: &Halted) -> [bool; GUARD_BYTES as usize] {
         self.guard_places(end).map(|at| {
             // SAFETY: a byte of our own region.
@@ -324,7 +323,7 @@ impl<F: Frames> Buffer<F> {
     }
 }
 
-/// Where the processor writes its next byte.
+/// The place of the processor's next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     /// The number of the ring's listing in the tables.
@@ -334,9 +333,9 @@ pub(crate) struct Position {
     pub(crate) offset: u64,
 }
 
-/// How often the tables list a ring that is overwritten. A trace starts anywhere in the first lap. If the processor is
-/// now in the first or second lap, the number of bytes is known exactly. In the last lap, which it never leaves, it
-/// certainly has overwritten something.
+/// The number of times that the tables list a ring that is overwritten. A trace starts anywhere in the first lap. If
+/// the processor is now in the first or second lap, the number of bytes is known exactly. In the last lap, which the
+/// processor never leaves, it certainly has overwritten something.
 const LAPS: u32 = 3;
 
 /// The value of the guard bytes. No packet begins with this byte, and none has 16 bytes after its first, so no trace
@@ -346,7 +345,7 @@ pub(crate) const GUARD: u8 = 0xc5;
 /// the lap before.
 pub(crate) const GUARD_BYTES: u64 = 32;
 
-/// Why a buffer cannot be created or used.
+/// The reason why a buffer cannot be created or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferError {
     /// The processor lacks a feature.
@@ -366,15 +365,15 @@ pub enum BufferError {
         /// The requested size.
         bytes: u64,
     },
-    /// No region would be left to trace into before the PMI, or none for what is traced after it.
+    /// No region would be left to trace into before the PMI, or none after it.
     Spare {
         /// The number of regions to keep free.
         spare: u32,
         /// The number of regions.
         regions: u32,
     },
-    /// The PMI would come after no region, or only when a whole lap is over: what is traced until it is served would
-    /// overwrite the rest.
+    /// The PMI would come after no region, or only after a whole lap: the trace would overwrite undrained bytes until
+    /// it is served.
     InterruptEvery {
         /// The number of regions between two PMIs.
         interrupt_every: u32,
@@ -433,7 +432,7 @@ fn chain(capabilities: &PtCapabilities) -> Chain {
     }
 }
 
-/// How often the tables list the ring.
+/// Returns how often the tables list the ring.
 const fn laps(mode: Mode) -> u32 {
     match mode {
         Mode::StopWhenFull { .. } => 1,
@@ -450,12 +449,12 @@ fn require(capabilities: &PtCapabilities, feature: Feature) -> Result<(), Buffer
 
 fn check_mode(mode: Mode, regions: u32, chain: Chain) -> Result<(), BufferError> {
     match (mode, chain) {
-        // The PMI arrives before the region is full; the region itself has the room for what is traced until then.
+        // The PMI arrives before the region is full; the region itself has the room for the trace until it is served.
         (Mode::StopWhenFull { .. }, Chain::Driver) => Ok(()),
         (Mode::StopWhenFull { spare }, Chain::Table) if spare == 0 || spare >= regions => {
             Err(BufferError::Spare { spare, regions })
         }
-        // Only the processor could move round such a ring.
+        // Only the processor could move on in such a ring.
         (Mode::Circular { .. } | Mode::Overwrite, Chain::Driver) if regions != 1 => {
             Err(BufferError::Missing(Feature::TopaMultipleEntries))
         }

@@ -19,7 +19,7 @@ impl<F: Frames> SingleRange<F> {
         if !bytes.is_power_of_two() || !(0x1000..=1 << 32).contains(&bytes) {
             return Err(BufferError::SingleRangeSize { bytes });
         }
-        // The base must have no bit in common with the mask, so it is aligned to the size.
+        // The base must have no bit in common with the mask, so the request is aligned to the size.
         let request = Request { size: bytes, align: bytes, limit };
         let base = topa::allocate(&frames, request)?;
         Ok(Self { frames, base, request })

@@ -208,7 +208,7 @@ fn a_buffer_is_traced_into_where_the_processor_has_what_it_was_made_with() {
     let topa = Layout::topa(RegionSize::K4, 2);
     let full = Mode::StopWhenFull { spare: 1 };
     let circular = Mode::Circular { interrupt_every: 1 };
-    // Layout, mode, the features that it was made with, those that it needs; CPUID.14H.0:ECX.
+    // (layout, mode, features at the allocation, features needed): CPUID.14H.0:ECX.
     let table = [
         (range, Mode::Overwrite, 0b100, 0b100),
         (topa, full, 0b001, 0b001),

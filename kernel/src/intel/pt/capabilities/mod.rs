@@ -1,4 +1,4 @@
-//! What CPUID reports about the PT unit.
+//! The capabilities of the PT unit, as CPUID reports them.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Detection of Intel Processor Trace and Capability Enumeration";
 //! vol. 2, "CPUID".
@@ -13,7 +13,7 @@ use crate::lifecycle::Missing;
 use pugmark_decoder_core::errata::{Cpu, Vendor};
 use raw_cpuid::CpuId;
 
-/// What this processor's PT unit can do, with other properties of the processor that a trace needs.
+/// The capabilities of this processor's PT unit, with other properties of the processor that a trace needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtCapabilities {
     /// `CPUID.14H.0:EBX`, with all bits, also those without a [`Feature`].
@@ -38,11 +38,11 @@ pub struct PtCapabilities {
     pub base_mhz: Option<u16>,
     /// The bus (reference) frequency in MHz: `CPUID.16H:ECX[15:0]`.
     pub bus_mhz: Option<u16>,
-    /// The time-stamp counter runs at one rate in all power states: `CPUID.80000007H:EDX[8]`.
+    /// True if the time-stamp counter runs at one rate in all power states: `CPUID.80000007H:EDX[8]`.
     pub invariant_tsc: bool,
     /// The processor by vendor, family, model and stepping: `CPUID.0` and `CPUID.1:EAX`.
     pub cpu: Cpu,
-    /// The processor has VMX: `CPUID.1:ECX[5]`.
+    /// True if the processor has VMX: `CPUID.1:ECX[5]`.
     pub vmx: bool,
     /// The errata and restrictions of this model.
     pub(crate) errata: Errata,
@@ -64,7 +64,7 @@ impl PtCapabilities {
     ///
     /// # Errors
     ///
-    /// Those of [`PtCapabilities::read`].
+    /// As for [`PtCapabilities::read`].
     pub fn of_this_processor() -> Result<Self, Missing> {
         Self::read(this_processor)
     }
@@ -76,8 +76,7 @@ impl PtCapabilities {
     /// The processor has no PT.
     pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
         let highest = cpuid.cpuid1(0).eax;
-        // Leaf 7 decides: if it says that there is no PT, that is the reason to report, whatever other leaves there
-        // are.
+        // Leaf 7 decides: if it enumerates no PT, that is the reason to report, whatever other leaves there are.
         if highest >= FEATURE_LEAF && cpuid.cpuid2(FEATURE_LEAF, 0).ebx >> 25 & 1 == 0 {
             return Err(Missing::ProcessorTrace);
         }
@@ -142,7 +141,7 @@ impl PtCapabilities {
 }
 
 const PT_LEAF: u32 = 0x14;
-/// The leaf that says whether the processor has PT.
+/// The leaf that enumerates PT.
 const FEATURE_LEAF: u32 = 7;
 const ZERO: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 

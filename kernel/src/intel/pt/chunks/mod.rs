@@ -1,4 +1,4 @@
-//! Reads what was traced, in place.
+//! Reads the trace in place.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,7 @@ use super::ring::Ring;
 use crate::drain::{Chunk, Sink};
 use crate::memory::Frames;
 
-/// Iterates over the content of a buffer, oldest first.
+/// An iterator over the content of a buffer, oldest first.
 #[derive(Debug)]
 pub struct Chunks<'a, F: Frames> {
     buffer: &'a Buffer<F>,
@@ -18,7 +18,7 @@ pub struct Chunks<'a, F: Frames> {
 }
 
 impl<'a, F: Frames> Chunks<'a, F> {
-    /// The processor must not trace into `buffer` as long as `'a` lasts.
+    /// Creates the iterator. The processor must not trace into `buffer` as long as `'a` lasts.
     pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
         Self { buffer, ring, gaps }
     }
@@ -56,8 +56,8 @@ fn first<'a, F: Frames>(buffer: &'a Buffer<F>, ring: &Ring, gaps: &Gaps) -> Opti
     Some(Chunk::Bytes(unsafe { memory.slice(len as usize) }))
 }
 
-/// Offers what is in `buffer` to `sink`, and takes what the sink takes out of `ring` and `gaps`. Returns whether
-/// nothing is left. The processor must not trace into `buffer` meanwhile.
+/// Offers the content of `buffer` to `sink`, and removes from `ring` and `gaps` everything that the sink takes. Returns
+/// whether nothing is left. The processor must not trace into `buffer` meanwhile.
 pub(super) fn deliver<F: Frames>(
     buffer: &Buffer<F>,
     ring: &mut Ring,

@@ -66,7 +66,7 @@ fn a_gap_comes_between_the_bytes_it_is_between() {
     assert_eq!(chunks, expected);
 }
 
-/// Takes gaps, but bytes only as many as there is room for; notes both.
+/// A sink that takes gaps, and bytes as long as there is room; notes both.
 struct Narrow {
     room: usize,
     seen: Vec<Result<usize, Gap>>,

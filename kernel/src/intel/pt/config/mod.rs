@@ -1,4 +1,4 @@
-//! What to trace, checked against the processor's capabilities before any register is written.
+//! The configuration of a trace, checked against the processor's capabilities before any register is written.
 
 mod for_decoder;
 #[cfg(test)]
@@ -9,9 +9,9 @@ use crate::intel::pt::{CpuidField, Feature, PtCapabilities};
 use crate::msr::{AddrCfg, RtitCtl};
 use core::fmt;
 
-/// What to trace. Nothing is traced unless [`PtConfig::os`] or [`PtConfig::user`] is set.
+/// The configuration of a trace. Nothing is traced unless [`PtConfig::os`] or [`PtConfig::user`] is set.
 ///
-/// It is checked before any register is written; a refusal names the CPUID bit that is missing:
+/// The configuration is checked before any register is written; a refusal names the CPUID bit that is missing:
 ///
 /// ```
 /// use pugmark_kernel::cpuid::CpuIdResult;
@@ -59,60 +59,60 @@ impl PtConfig {
         }
     }
 
-    /// OS: traces code at CPL 0.
+    /// Sets OS: traces code at CPL 0.
     #[must_use]
     pub const fn os(self, on: bool) -> Self {
         self.flag(RtitCtl::OS, on)
     }
 
-    /// User: traces code at CPL 1 to 3.
+    /// Sets User: traces code at CPL 1 to 3.
     #[must_use]
     pub const fn user(self, on: bool) -> Self {
         self.flag(RtitCtl::USER, on)
     }
 
-    /// BranchEn: change-of-flow packets. On by default; off needs [`Feature::Mtc`].
+    /// Sets BranchEn: change-of-flow packets. On by default; off needs [`Feature::Mtc`].
     #[must_use]
     pub const fn branches(self, on: bool) -> Self {
         self.flag(RtitCtl::BRANCH_EN, on)
     }
 
-    /// Return compression (DisRETC = 0): a return to the expected address is one TNT bit, not a TIP packet. On by
+    /// Sets return compression (DisRETC = 0): a return to the expected address is one TNT bit, not a TIP packet. On by
     /// default.
     #[must_use]
     pub const fn return_compression(self, on: bool) -> Self {
         self.flag(RtitCtl::DIS_RETC, !on)
     }
 
-    /// TNT packets, which give taken/not-taken bits of conditional branches (DisTNT = 0). On by default; off needs
-    /// [`Feature::TntDisable`].
+    /// Sets whether there are TNT packets (DisTNT = 0), which give taken/not-taken bits of conditional branches. On by
+    /// default; off needs [`Feature::TntDisable`].
     #[must_use]
     pub const fn tnt(self, on: bool) -> Self {
         self.flag(RtitCtl::DIS_TNT, !on)
     }
 
-    /// TSCEn: TSC packets, and TMA packets if there are MTC packets.
+    /// Sets TSCEn: TSC packets, and TMA packets if there are MTC packets.
     #[must_use]
     pub const fn tsc(self, on: bool) -> Self {
         self.flag(RtitCtl::TSC_EN, on)
     }
 
-    /// MTCEn: an MTC packet every `2^freq` ticks of the always running timer. Needs [`Feature::Mtc`].
+    /// Sets MTCEn: an MTC packet every `2^freq` ticks of the always running timer. Needs [`Feature::Mtc`].
     #[must_use]
     pub const fn mtc(mut self, freq: u8) -> Self {
         self.mtc_freq = Some(freq);
         self.flag(RtitCtl::MTC_EN, true)
     }
 
-    /// CYCEn: cycle counts. With `threshold` 0, each packet that can have a cycle count has one; otherwise the counts
-    /// are at least `2^(threshold-1)` cycles apart. Needs [`Feature::CycleAccurate`].
+    /// Sets CYCEn: cycle counts. With `threshold` 0, each packet that can have a cycle count has one; otherwise the
+    /// counts are at least `2^(threshold-1)` cycles apart. Needs [`Feature::CycleAccurate`].
     #[must_use]
     pub const fn cycles(mut self, threshold: u8) -> Self {
         self.cyc_thresh = Some(threshold);
         self.flag(RtitCtl::CYC_EN, true)
     }
 
-    /// PSBFreq: a PSB, at which a decoder can start, about every `2^(freq+11)` bytes of output. Needs
+    /// Sets PSBFreq: a PSB, at which a decoder can start, about every `2^(freq+11)` bytes of output. Needs
     /// [`Feature::CycleAccurate`].
     #[must_use]
     pub const fn psb_freq(mut self, freq: u8) -> Self {
@@ -120,38 +120,38 @@ impl PtConfig {
         self
     }
 
-    /// PTWEn: the PTWRITE instruction emits packets. Needs [`Feature::Ptwrite`].
+    /// Sets PTWEn: the PTWRITE instruction emits packets. Needs [`Feature::Ptwrite`].
     #[must_use]
     pub const fn ptwrite(self, on: bool) -> Self {
         self.flag(RtitCtl::PTW_EN, on)
     }
 
-    /// FUPonPTW: a packet with the IP of PTWRITE (FUP) follows each PTW packet. Needs [`Feature::Ptwrite`].
+    /// Sets FUPonPTW: a packet with the IP of PTWRITE (FUP) follows each PTW packet. Needs [`Feature::Ptwrite`].
     #[must_use]
     pub const fn fup_on_ptw(self, on: bool) -> Self {
         self.flag(RtitCtl::FUP_ON_PTW, on)
     }
 
-    /// PwrEvtEn: packets for C-states and frequency stops. Needs [`Feature::PowerEventTrace`].
+    /// Sets PwrEvtEn: packets for C-states and frequency stops. Needs [`Feature::PowerEventTrace`].
     #[must_use]
     pub const fn power_events(self, on: bool) -> Self {
         self.flag(RtitCtl::PWR_EVT_EN, on)
     }
 
-    /// EventEn: packets for interrupts, exceptions and similar events, with kind and vector. Needs
+    /// Sets EventEn: packets for interrupts, exceptions and similar events, with kind and vector. Needs
     /// [`Feature::EventTrace`].
     #[must_use]
     pub const fn events(self, on: bool) -> Self {
         self.flag(RtitCtl::EVENT_EN, on)
     }
 
-    /// InjectPsbPmiOnEnable. Needs [`Feature::PsbPmiPreservation`].
+    /// Sets InjectPsbPmiOnEnable. Needs [`Feature::PsbPmiPreservation`].
     #[must_use]
     pub const fn inject_psb_pmi_on_enable(self, on: bool) -> Self {
         self.flag(RtitCtl::INJECT_PSB_PMI_ON_ENABLE, on)
     }
 
-    /// CR3Filter: traces only code under this CR3, given without its PCID. Needs [`Feature::Cr3Filtering`].
+    /// Sets CR3Filter: traces only code under this CR3, given without its PCID. Needs [`Feature::Cr3Filtering`].
     ///
     /// In IA-32e mode the processor compares bits 63:12, so all PCIDs of a page table match; with PAE paging it
     /// compares bits 63:5.
@@ -175,7 +175,7 @@ impl PtConfig {
         self.range(Range { first, last, cfg: AddrCfg::TraceStop })
     }
 
-    /// Checks that the processor supports the configuration. A start does that too.
+    /// Checks that the processor supports the configuration. A start makes the same check.
     ///
     /// # Errors
     ///
@@ -289,7 +289,7 @@ impl Range {
     }
 }
 
-/// Why this processor does not support a configuration.
+/// The reason why this processor does not support a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtConfigRefusal {
     /// The processor lacks a feature.
@@ -322,9 +322,9 @@ pub enum PtConfigRefusal {
     },
     /// An address range ends before it begins.
     RangeReversed {
-        /// Its first address.
+        /// The range's first address.
         first: u64,
-        /// Its last address.
+        /// The range's last address.
         last: u64,
     },
     /// Erratum BDM106: this model does not support BranchEn = 0.

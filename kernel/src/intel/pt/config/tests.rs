@@ -1,7 +1,7 @@
 use super::*;
 use crate::fake::capabilities;
 
-/// One row per option: (option, the feature it needs, the bits it sets without the encodings).
+/// Returns one row per option: (option, the feature it needs, the bits it sets without the encodings).
 fn options() -> [(PtConfig, Feature, u64); 15] {
     let new = PtConfig::new();
     [

@@ -5,7 +5,7 @@ use super::*;
 use std::vec;
 use std::vec::Vec;
 
-/// One of this many rings is checked: in Miri, which takes a thousand times as long, not each.
+/// One of this many rings is checked: not each one in Miri, which takes a thousand times as long.
 const ONE_OF: usize = if cfg!(miri) { 101 } else { 1 };
 
 /// A processor that writes one unit after the other into regions that tables list.
@@ -37,7 +37,7 @@ impl Writer {
         }
     }
 
-    /// The processor's place: it may leave a full region at once, or only for the next byte.
+    /// Returns the two possible places of the processor: it may leave a full region at once, or only for the next byte.
     fn places(mut self) -> [(u32, u32, u64); 2] {
         let lazy = (self.lap, self.region, self.offset);
         self.settle();
@@ -139,7 +139,7 @@ fn a_stop_leaves_no_doubt() {
     }
 }
 
-/// A ring of bytes: for each its number in the stream of written bytes, and whether it looks like a guard byte.
+/// A ring of bytes: for each its number in the stream of written bytes, and true if it looks like a guard byte.
 struct RingMemory {
     bytes: Vec<(Option<u64>, bool)>,
 }
@@ -166,7 +166,7 @@ fn a_guard_is_not_fooled_by_what_is_traced() {
     assert!(checked > 1_000_000 / (ONE_OF * ONE_OF) as u64, "{checked}");
 }
 
-/// Writes up to three laps; the caller gives which bytes look like guard bytes.
+/// Writes up to three laps; `looks_like_it` selects the bytes that look like guard bytes.
 fn guarded_run(capacity: u64, head: u64, undrained: u64, looks_like_it: impl Fn(u64) -> bool) -> u64 {
     let before = Ring::at(capacity, 1, head - undrained, head);
     let free = capacity - undrained;

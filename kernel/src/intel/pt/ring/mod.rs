@@ -1,4 +1,4 @@
-//! Where a trace is in its buffer: arithmetic only.
+//! The place of a trace in its buffer: arithmetic only.
 
 #[cfg(test)]
 mod exhaustive;
@@ -27,7 +27,7 @@ pub(crate) struct Window {
     pub(crate) stop: u32,
 }
 
-/// How many bytes the processor has written.
+/// The number of bytes that the processor has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// Exactly this number.
@@ -37,7 +37,7 @@ pub(crate) enum Written {
 }
 
 impl Ring {
-    /// An empty ring.
+    /// Returns an empty ring.
     pub(crate) const fn new(shape: Shape) -> Self {
         Self { shape, tail: 0, head: 0 }
     }
@@ -64,7 +64,7 @@ impl Ring {
         self.shape.place(at % self.capacity())
     }
 
-    /// Returns the number of the region of a place, if those of each lap are counted on from the lap before.
+    /// Returns the number of the region of a place, counted through all laps.
     fn number(&self, at: u64) -> u64 {
         let laps = at / self.capacity();
         laps * u64::from(self.shape.regions()) + u64::from(self.place(at).0)
@@ -77,8 +77,8 @@ impl Ring {
         (now + capacity - self.head % capacity) % capacity
     }
 
-    /// Returns how far the processor came if it continued at the head in lap 0 and is now in `lap` of `laps`. The last
-    /// lap is followed by itself. `None` if the processor cannot have come there.
+    /// Returns the number of bytes written if the processor continued at the head in lap 0 and is now in `lap` of
+    /// `laps`. The last lap is followed by itself. `None` if the processor cannot have come there.
     pub(crate) fn counted(&self, lap: u32, laps: u32, region: u32, offset: u64) -> Option<Written> {
         let now = u64::from(lap) * self.capacity() + self.shape.start(region) + offset;
         match now.checked_sub(self.head % self.capacity()) {
@@ -88,10 +88,11 @@ impl Ring {
         }
     }
 
-    /// Returns how far the processor came if only its place and the guard bytes at the end of the free space show it.
-    /// `intact` says for each guard byte whether it is unchanged; it is empty if there was no room for guard bytes.
+    /// Returns the number of bytes written as far as the processor's place and the guard bytes at the end of the free
+    /// space show it. `intact` has true for each guard byte that is unchanged; it is empty if there was no room for
+    /// guard bytes.
     ///
-    /// No trace contains that many guard bytes in a row. So if all are intact, the processor did not pass them: it went
+    /// No trace contains that many guard bytes in a row. So if all are intact, the processor did not pass them: it made
     /// less than a lap. If bytes changed that the processor did not reach in this lap, it changed them in an earlier
     /// lap.
     pub(crate) fn guarded(&self, region: u32, offset: u64, intact: &[bool]) -> Written {
@@ -119,7 +120,8 @@ impl Ring {
         self.head - self.tail
     }
 
-    /// Adds what the processor has written. Overwritten bytes leave the ring; returns `None` if there are none.
+    /// Adds the bytes that the processor has written. Overwritten bytes leave the ring; returns `None` if there are
+    /// none.
     pub(crate) fn written(&mut self, written: Written) -> Option<Overwritten> {
         self.head += match written {
             Written::Exactly(bytes) | Written::AtLeast(bytes) => bytes,

@@ -15,8 +15,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.unit.gate.is_some_and(PauseGate::is_closed)
     }
 
-    /// Sets TraceEn, and checks whether the processor accepts tables and memory. If the gate is closed, everything but
-    /// TraceEn is as if the trace were on.
+    /// Sets TraceEn, and checks whether the processor accepts tables and memory. If the gate is closed, only TraceEn
+    /// differs from a trace that is on.
     pub(super) fn enable(&mut self, _: Halted) -> Result<Option<OperationalError>, GeneralProtection> {
         // Tables and cleared memory must be written before the processor reads or writes there.
         fence(Ordering::SeqCst);
@@ -38,7 +38,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
 
     /// Sets TraceEn if the gate is open.
     fn turn_on(&mut self) -> Result<(), GeneralProtection> {
-        // Before the write: who closes the gate right after it looks for a trace that is on.
+        // Before the write, because code that closes the gate right after it looks for a trace that is on.
         self.set_on(true);
         self.lit = None;
         let clears = self.clears();
@@ -48,7 +48,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
         self.unread = true;
         self.resync = false;
-        // Who closed the gate between the check and the write has found TraceEn 0.
+        // Code that closed the gate between the check and the write has found TraceEn 0.
         if !self.is_paused() {
             return Ok(());
         }
@@ -56,8 +56,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.unit.turn_off(self.ctl)
     }
 
-    /// Sets TraceEn of a trace that was paused. Returns `false` if it cannot go on like this: another owner records
-    /// branches, the registers are not this trace's any more, or the pause found it turned off.
+    /// Sets TraceEn of a trace that was paused. Returns `false` if the trace cannot resume so: another owner records
+    /// branches, the registers are no longer this trace's, or the pause found the trace turned off.
     pub(in super::super) fn resume_paused(&mut self) -> Result<bool, GeneralProtection> {
         if !self.on || self.is_paused() {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! A PT unit together with the buffer that it traces into: the steps that start, PMI handler and stop consist of.
+//! A PT unit together with the buffer that it traces into: the steps of start, PMI handler and stop.
 
 mod enable;
 mod owner;
@@ -34,37 +34,38 @@ use pugmark_decoder_core::config::Config;
 pub struct PtSession<M: Msr, F: Frames> {
     unit: PtUnit<M>,
     buffer: Buffer<F>,
-    /// The filters. They are written each time that the trace resumes, because others may have used the registers.
+    /// The filters. They are written each time that the trace resumes, because other owners may have used the
+    /// registers.
     checked: Checked,
     /// IA32_RTIT_CTL without TraceEn.
     ctl: RtitCtl,
-    /// What is kept of IA32_RTIT_STATUS until the trace resumes.
+    /// The bits of IA32_RTIT_STATUS that are kept until the trace resumes.
     status: RtitStatus,
     ring: Ring,
     gaps: Gaps,
     loss: Loss,
     state: PtState,
-    /// TraceEn is set, or would be if the trace were not paused.
+    /// True if TraceEn is set, or would be if the trace were not paused.
     on: bool,
-    /// The driver has set TraceEn, after the gate had cleared it this often.
+    /// The gate's count of clears when the driver set TraceEn; `None` if it has not.
     lit: Option<u64>,
-    /// TraceEn was cleared by something else, which is not told yet.
+    /// True if something else cleared TraceEn, which is not reported yet.
     turned_off: bool,
     /// The registers before the start.
     found: Option<Found>,
-    /// The kernel wants the trace off, whatever else happens.
+    /// True while the kernel has the trace suspended.
     suspended: bool,
     /// The last operational error.
     error: Option<OperationalError>,
-    /// The trace was on since the output registers were last read.
+    /// True if the trace was on since the output registers were last read.
     unread: bool,
-    /// The next enable must emit a PSB, as the first one does, because the trace before it is cut.
+    /// True if the next enable must emit a PSB, as the first one does, because the trace before it is cut.
     resync: bool,
-    /// The PMI of a region that the driver chains has arrived: the rest of the region is skipped.
+    /// True if the PMI of a region that the driver chains has arrived: the rest of the region is skipped.
     filled: bool,
-    /// There are guard bytes at the end of the free space.
+    /// True if there are guard bytes at the end of the free space.
     guarded: bool,
-    /// A PMI was acknowledged and is not served yet, because an access faulted or the sink panicked.
+    /// True if a PMI was acknowledged and is not served yet, because an access faulted or the sink panicked.
     asked: bool,
 }
 
@@ -120,7 +121,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.unit.vmx_tracing()
     }
 
-    /// Returns what a suspended trace has recorded and not handed over.
+    /// Returns the undrained bytes of a suspended trace.
     pub(super) fn stretches(&self) -> Option<Stretches<'_, F>> {
         let still = self.suspended && !self.on && !self.unread;
         still.then(|| Stretches::new(&self.buffer, self.ring, self.gaps))
@@ -134,7 +135,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.ring.undrained()
     }
 
-    /// Reads how far the processor has written. `asked` says that this unit requested the PMI; its bit is acknowledged.
+    /// Reads the processor's position. `asked`: this unit requested the PMI, whose status bit is already acknowledged.
     pub(super) fn collect(&mut self, asked: bool, halted: &Halted) -> Result<(), GeneralProtection> {
         if !self.unread {
             return Ok(());
@@ -186,16 +187,16 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(())
     }
 
-    /// Halts the unit, and reads how far the processor has written. After a fault in that the trace is off and says
-    /// so; one that cannot be halted still runs.
+    /// Halts the unit, and reads the processor's position. If the read faults, the trace is off and its state says so;
+    /// one that cannot be halted still runs.
     pub(super) fn halt_and_collect(&mut self) -> Result<Halted, GeneralProtection> {
         let halted = Halted::halt(self)?;
         self.collect(false, &halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))?;
         Ok(halted)
     }
 
-    /// Offers what was traced to `sink`, as far as the sink takes it. If a call of the sink unwinds, what it has taken
-    /// before is not offered again.
+    /// Offers the trace to `sink`, as far as the sink takes it. If a call of the sink unwinds, bytes that it has taken
+    /// before are not offered again.
     pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
         match self.buffer.mode() {
             Mode::Overwrite => self.show(sink),
@@ -203,7 +204,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Shows the sink what is there. A function of its own, for the stack.
+    /// Offers the trace to the sink. A separate function, to save stack.
     #[inline(never)]
     fn show(&self, sink: &mut (impl Sink + ?Sized)) {
         let (mut ring, mut gaps) = (self.ring, self.gaps);
@@ -239,7 +240,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             guarded: replace(&mut self.guarded, guarded),
             begun: true,
         };
-        // What the processor compresses packets by, the last IP and the calls, is of the trace that left.
+        // The processor compresses packets by the last IP and the return stack of the trace that left.
         self.resync = true;
         if !begun {
             self.buffer.reset(&halted);
@@ -250,7 +251,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         left
     }
 
-    /// Suspends the trace, and reads how far the processor has written.
+    /// Suspends the trace, and reads the processor's position.
     pub(super) fn suspend(&mut self, halted: &Halted) -> Result<(), GeneralProtection> {
         self.suspended = true;
         self.collect(false, halted)
@@ -290,10 +291,10 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(())
     }
 
-    /// Writes all registers for a guest, and returns what a VM entry is to load IA32_RTIT_CTL with: 0 if nothing can be
-    /// traced.
+    /// Writes all registers for a guest, and returns the value that a VM entry must load into IA32_RTIT_CTL: 0 if
+    /// nothing can be traced.
     pub(super) fn admit_guest(&mut self, halted: Halted) -> Result<RtitCtl, GeneralProtection> {
-        // A trace that has host and guest in it needs a PSB, whose PIP says which of them runs.
+        // A trace that contains host and guest needs a PSB, whose PIP tells them apart.
         self.resync |= !self.suspended;
         let ended = matches!(self.state, PtState::TraceStopped | PtState::Failed(_));
         if ended || self.is_paused() || self.is_excluded()? || !self.arm(&halted)? {
@@ -327,7 +328,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(excluded)
     }
 
-    /// Forgets why the trace is off; the next [`PtSession::go_on`] begins with a PSB.
+    /// Clears the reason why the trace is off; the next [`PtSession::go_on`] begins with a PSB.
     pub(super) fn forgive(&mut self) {
         if matches!(self.state, PtState::TraceStopped | PtState::Failed(_)) {
             self.state = PtState::Tracing;
@@ -335,21 +336,21 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.resync = true;
     }
 
-    /// Leaves the trace off: what runs until it is resumed is lost. A trace that cannot be stopped keeps running, and
-    /// one that is off for another reason keeps that reason.
+    /// Leaves the trace off: execution until the resume is lost. A trace that cannot be stopped keeps running, and one
+    /// that is off for another reason keeps that reason.
     pub(super) fn leave_off(&mut self, why: Abandoned) {
         if self.halt().is_err() || self.suspended || self.state != PtState::Tracing {
             return;
         }
         self.loss.abandoned += 1;
         self.state = PtState::Abandoned(why);
-        // If it is still unread how far the trace came, `collect` notes the gap.
+        // If the trace's position is still unread, `collect` notes the gap.
         if !self.unread {
             self.note(Gap::Abandoned);
         }
     }
 
-    /// Notes that something is missing at the head: what follows begins with a PSB.
+    /// Notes a gap at the head; the trace after it begins with a PSB.
     fn note(&mut self, gap: Gap) {
         self.gaps.push(self.ring.head(), gap);
         self.resync = true;
@@ -359,7 +360,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
     fn advance(&mut self, written: Written) {
         let Some(overwritten) = self.ring.written(written) else { return };
         let mut overwritten = overwritten;
-        // If more bytes than known may have been overwritten, it is unknown what follows the remaining gaps.
+        // If more bytes than known may have been overwritten, the bytes after the remaining gaps are unknown.
         if let (Written::AtLeast(_), Some(place)) = (written, self.gaps.last_place()) {
             let doubtful = place.saturating_sub(self.ring.tail());
             self.ring.consume(doubtful);
@@ -369,8 +370,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.note_overwritten(overwritten);
     }
 
-    /// Notes that bytes before the tail were overwritten or given up. They form one gap with overwritten bytes that
-    /// were not reported to a sink yet.
+    /// Notes that bytes before the tail were overwritten or given up. They join the gap of overwritten bytes that was
+    /// not reported to a sink yet.
     fn note_overwritten(&mut self, overwritten: Overwritten) {
         match self.gaps.overwritten() {
             Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped -= 1,
@@ -385,8 +386,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Accounts for a position that cannot be read: it is unknown how far the processor came, and what it overwrote in
-    /// a buffer where nothing stops it.
+    /// Accounts for a position that cannot be read: the number of bytes written is unknown, and, in a buffer where
+    /// nothing stops the processor, of those overwritten.
     fn lose_the_ring(&mut self) {
         if let Mode::StopWhenFull { .. } = self.buffer.mode() {
             return;
@@ -396,14 +397,13 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.note_overwritten(Overwritten::Perhaps);
     }
 
-    /// Returns how many bytes the processor, now at `at`, has written; `None` if it cannot have come there from where
-    /// it was.
+    /// Returns the number of bytes that the processor, now at `at`, has written; `None` if it cannot have come there.
     fn written(&self, at: Position, topa_stop: bool, halted: &Halted) -> Option<Written> {
         let Position { lap, region, offset } = at;
         match self.buffer.mode() {
             Mode::StopWhenFull { .. } => {
                 let distance = self.ring.distance(region, offset);
-                // Only a trace that filled an empty ring completely ends where it began, and only STOP ends it there.
+                // Only a trace that filled an empty ring completely ends at its start, and only STOP ends it there.
                 let all = distance == 0 && topa_stop;
                 Some(Written::Exactly(if all { self.ring.capacity() } else { distance }))
             }
@@ -439,8 +439,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(true)
     }
 
-    /// Returns IA32_RTIT_STATUS for the next stretch. PacketByteCnt 0 makes it begin with a PSB; a PMI that is pending
-    /// is about what has been written, and stays due.
+    /// Returns IA32_RTIT_STATUS for the next stretch. PacketByteCnt 0 makes the stretch begin with a PSB; a pending PMI
+    /// is for bytes already written, and stays due.
     const fn next_status(&self) -> RtitStatus {
         match self.resync {
             true => self.status.intersection(RtitStatus::PEND_TOPA_PMI),
@@ -479,8 +479,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.buffer.is_chained_by_driver() && matches!(self.buffer.mode(), Mode::StopWhenFull { .. })
     }
 
-    /// Returns whether the unit has requested a PMI that was not handled yet, and acknowledges it: when that PMI
-    /// arrives, it finds nothing to do.
+    /// Returns whether the unit has requested a PMI that was not handled yet, and acknowledges it: the handler of that
+    /// PMI will find nothing to do.
     fn take_request(&mut self) -> Result<bool, GeneralProtection> {
         let status: GlobalStatus = self.unit.msr.read()?;
         let asks = status.contains(GlobalStatus::TRACE_TOPA_PMI);
@@ -490,8 +490,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(asks)
     }
 
-    /// Writes guard bytes at the end of the free space, if there is room for them. If the tables do not show how often
-    /// the processor went round the ring, the guard bytes do.
+    /// Writes guard bytes at the end of the free space, if there is room for them. If the tables do not show the
+    /// processor's laps in the ring, the guard bytes do.
     fn set_guard(&mut self, halted: &Halted) {
         let ring = matches!(self.buffer.mode(), Mode::Circular { .. } | Mode::Overwrite);
         let free = self.ring.capacity() - self.ring.undrained();
@@ -545,7 +545,7 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
         }
     }
 
-    /// Clears TraceEn: then all packets are in memory, and the output registers say how far they reach.
+    /// Clears TraceEn: then all packets are in memory, up to the position in the output registers.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
             self.turn_off()?;
@@ -559,8 +559,8 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
         self.collect(false, halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))
     }
 
-    /// Where a register cannot be restored it names memory that was this trace's, and TraceEn is 0: nothing sets that
-    /// without writing or reading the others.
+    /// Restores the registers. One that cannot be restored names memory that was this trace's, but TraceEn is 0:
+    /// nothing sets it without writing or reading the others.
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         let _ = self.put_back();
         Ok(())

@@ -1,8 +1,8 @@
-//! Proves that the unit's registers are this trace's, and leaves them as they were found.
+//! Proof that the unit's registers are this trace's, and their restoration.
 //!
-//! A driver's value may outlive what it stands for: another unit of this driver, firmware or the processor itself may
-//! have used the registers meanwhile. So TraceEn is set only after all registers were written or read back, it is
-//! cleared only where OUTPUT_BASE names this trace's memory, and a position counts only there.
+//! A driver's value may be stale: another unit of this driver, firmware or the processor itself may have used the
+//! registers meanwhile. So TraceEn is set only after all registers were written or read back. TraceEn is cleared, and a
+//! position counts, only if OUTPUT_BASE names this trace's memory.
 
 use super::PtSession;
 use crate::intel::pt::config::Checked;
@@ -11,8 +11,8 @@ use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus, TypedMsr};
 use crate::slot::PauseGate;
 
-/// The registers that a trace writes, as they were before it began: those of a trace that is off and goes on later, or
-/// whatever was left there.
+/// The registers that a trace writes, as they were before it began: those of a trace that is off and resumes later, or
+/// leftovers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     status: RtitStatus,
@@ -29,9 +29,9 @@ impl Found {
         Ok(Self { status: msr.read()?, base: msr.read()?, pointers: msr.read()?, filters })
     }
 
-    /// Writes the registers. TraceEn must be 0. OUTPUT_BASE comes near the end: where it is restored, the others are.
-    /// IA32_RTIT_CTL comes last, because the registers of [`XsavedMsr`](crate::intel::pt::XsavedMsr) take effect by it.
-    /// It becomes 0, by which a trace that was on before sees that it was turned off.
+    /// Writes the registers. TraceEn must be 0. OUTPUT_BASE comes near the end: once it is restored, the others are.
+    /// IA32_RTIT_CTL comes last, because this write makes the registers of [`XsavedMsr`](crate::intel::pt::XsavedMsr)
+    /// take effect. It becomes 0, which shows a trace that was on before that it was turned off.
     fn restore<M: Msr>(self, unit: &mut PtUnit<M>) -> Result<(), GeneralProtection> {
         unit.write_filters(&self.filters)?;
         unit.write(self.status)?;
@@ -50,8 +50,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(self.buffer.position(base, pointers).is_some())
     }
 
-    /// Returns whether TraceEn was cleared by something else than the driver and the gate since this trace has set it.
-    /// `ctl` is IA32_RTIT_CTL without it.
+    /// Returns whether something other than the driver and the gate cleared TraceEn since this trace set it. `ctl` is
+    /// IA32_RTIT_CTL without TraceEn.
     pub(super) fn was_turned_off(&self, ctl: RtitCtl) -> bool {
         let Some(clears) = self.lit else { return false };
         let gate_has = clears != self.clears() || self.unit.gate.is_some_and(PauseGate::is_closing);
@@ -64,8 +64,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.unit.gate.map(PauseGate::clears).unwrap_or_default()
     }
 
-    /// Puts back the registers that were found at the start, if they still name this trace's memory. That memory is
-    /// about to be another's; a trace that was off meanwhile finds its own registers again.
+    /// Puts back the registers that were found at the start, if they still name this trace's memory. That memory may
+    /// soon have another owner; a trace that was off meanwhile finds its own registers again.
     pub(super) fn put_back(&mut self) -> Result<(), GeneralProtection> {
         let Some(found) = self.found.take() else { return Ok(()) };
         let ctl: RtitCtl = self.unit.msr.read()?;
@@ -75,8 +75,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(())
     }
 
-    /// Clears TraceEn if it is this trace's. The memory of a trace is its own from its start to its end, so OUTPUT_BASE
-    /// tells, whatever the allocator has given out since.
+    /// Clears TraceEn if it is this trace's. A trace owns its memory from its start to its end, so OUTPUT_BASE is
+    /// proof, whatever the allocator has given out since.
     pub(super) fn turn_off(&mut self) -> Result<(), GeneralProtection> {
         let ctl: RtitCtl = self.unit.msr.read()?;
         if !ctl.contains(RtitCtl::TRACE_EN) {
@@ -91,7 +91,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             self.set_on(false);
         } else {
             self.turned_off = true;
-            // The gate belongs to the processor: for it a trace is on.
+            // The gate belongs to the processor, where another trace is on.
             self.on = false;
         }
         self.lit = None;

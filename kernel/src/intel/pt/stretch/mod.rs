@@ -1,4 +1,4 @@
-//! What was traced without a gap, as a decoder takes it.
+//! Stretches of a trace without gaps, as a decoder takes them.
 
 #[cfg(test)]
 mod tests;
@@ -11,20 +11,20 @@ use crate::drain::Chunk;
 use crate::loss::Gap;
 use crate::memory::Frames;
 
-/// Iterates over the stretches of a trace, oldest first.
+/// An iterator over the stretches of a trace, oldest first.
 #[derive(Debug)]
 pub struct Stretches<'a, F: Frames> {
     buffer: &'a Buffer<F>,
     ring: Ring,
     gaps: Gaps,
-    /// The first stretch begins anywhere.
+    /// True if the first stretch may begin within a packet.
     cut: bool,
 }
 
-/// Bytes with no gap between them, for one run of a decoder.
+/// Bytes without a gap, for one run of a decoder.
 ///
-/// They lie in one slice, or in several: a ring continues at its beginning, and regions may be anywhere in memory. A
-/// packet may continue in the next slice, so a decoder that takes one slice needs a copy where there are several
+/// They are in one slice, or in several: a ring continues at its beginning, and regions may be anywhere in memory. A
+/// packet may continue in the next slice, so a decoder that takes one slice needs a copy of several
 /// ([`Stretch::copy_to`]).
 #[derive(Debug)]
 pub struct Stretch<'a, F: Frames> {
@@ -35,7 +35,7 @@ pub struct Stretch<'a, F: Frames> {
 }
 
 impl<'a, F: Frames> Stretches<'a, F> {
-    /// The processor must not trace into `buffer` as long as `'a` lasts.
+    /// Creates the iterator. The processor must not trace into `buffer` as long as `'a` lasts.
     pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
         Self { buffer, ring, gaps, cut: false }
     }
@@ -61,7 +61,7 @@ impl<'a, F: Frames> Iterator for Stretches<'a, F> {
     fn next(&mut self) -> Option<Stretch<'a, F>> {
         let tail = self.ring.tail();
         let gap = self.gaps.take_until(tail);
-        // Several gaps may be at one place; the first one is what cut the trace.
+        // Several gaps may be at one place; the first one cut the trace.
         while gap.is_some() && self.gaps.take_until(tail).is_some() {}
         let end = self.gaps.first_place().unwrap_or(u64::MAX).min(self.ring.head());
         let ring = self.ring.until(end);
@@ -79,15 +79,15 @@ impl<'a, F: Frames> Stretch<'a, F> {
         self.ring.undrained()
     }
 
-    /// Returns what is missing before the stretch, if something is. If several things are, this is the first one;
-    /// [`Trace::chunks`](super::Trace::chunks) has them all, also those at the trace's end.
+    /// Returns the gap before the stretch, if there is one; the first one of several.
+    /// [`Trace::chunks`](super::Trace::chunks) has all gaps, also those at the trace's end.
     #[must_use]
     pub const fn gap(&self) -> Option<Gap> {
         self.gap
     }
 
-    /// Returns whether the stretch may begin within a packet, because what was before it is overwritten or left out:
-    /// the decoder must look for the first PSB, and what is before that is no error. `pugmark-decoder-core` has
+    /// Returns whether the stretch may begin within a packet, because the bytes before it are overwritten or left out:
+    /// the decoder must look for the first PSB, and bytes before that are no error. `pugmark-decoder-core` has
     /// `Pieces::wrapped` for it.
     #[must_use]
     pub const fn begins_within_a_packet(&self) -> bool {
@@ -102,8 +102,8 @@ impl<'a, F: Frames> Stretch<'a, F> {
         })
     }
 
-    /// Returns the bytes as two slices, of which the second one may be empty. `None` if there are more than two: that
-    /// cannot be where all regions are one block of memory
+    /// Returns the bytes as two slices, of which the second one may be empty. `None` if there are more than two, which
+    /// is impossible if all regions are one block of memory
     /// ([`Layout::contiguous_topa`](super::Layout::contiguous_topa)).
     #[must_use]
     pub fn as_slices(&self) -> Option<(&'a [u8], &'a [u8])> {

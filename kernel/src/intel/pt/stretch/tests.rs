@@ -15,7 +15,7 @@ fn buffer(frames: &FakeFrames, contiguous: bool) -> Buffer<&FakeFrames> {
     buffer
 }
 
-/// The byte at a place of the trace.
+/// Returns the byte at a place of the trace.
 fn byte(place: u64) -> u8 {
     (place % 0x4000 % 251) as u8
 }

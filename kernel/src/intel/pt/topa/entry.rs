@@ -51,7 +51,7 @@ impl Entry {
 
     /// Returns the same region with exactly the flags in `flags` among [`EntryFlags::INT`] and [`EntryFlags::STOP`].
     ///
-    /// An END entry, which may have neither, is returned unchanged.
+    /// An END entry, which may have neither flag, is returned unchanged.
     pub(crate) const fn with_flags(self, flags: EntryFlags) -> Self {
         let both = EntryFlags::INT.union(EntryFlags::STOP);
         match self.flags().contains(EntryFlags::END) {

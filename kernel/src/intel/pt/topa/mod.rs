@@ -13,19 +13,19 @@ pub(crate) use table::{Chain, Listed, Marks, Sizes, Topa, TopaPlan, allocate};
 use crate::memory::Request;
 use core::fmt;
 
-/// Why a table cannot be created.
+/// The reason why a table cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopaError {
     /// The size is not 4 KiB to 128 MiB by powers of two.
     RegionSize {
-        /// In bytes.
+        /// The size in bytes.
         bytes: u64,
     },
-    /// An address is not aligned as it must be.
+    /// An address is misaligned.
     Misaligned {
         /// The physical address.
         address: u64,
-        /// What it must be a multiple of: the region's size, or 4 KiB for a table.
+        /// The required alignment: the region's size, or 4 KiB for a table.
         align: u64,
     },
     /// Memory beyond the physical addresses that the processor supports.
@@ -42,13 +42,13 @@ pub enum TopaError {
     },
     /// The number of regions in a table is not 1 to 511.
     RegionsPerTable {
-        /// That number.
+        /// The number of regions in a table.
         regions: u32,
     },
     /// Regions of several sizes cannot have this many bytes together: none, or no multiple of the smallest size; or the
     /// largest size is smaller than that.
     MixedSize {
-        /// In bytes.
+        /// The size of all regions together, in bytes.
         bytes: u64,
     },
     /// The embedding kernel has no memory that satisfies the request.

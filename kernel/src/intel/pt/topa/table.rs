@@ -10,8 +10,8 @@ use x86_64::PhysAddr;
 
 /// A ring of regions, listed in one or more tables. It owns their memory and frees it when dropped.
 ///
-/// The tables may list the ring more than once, one lap after the other: then the table that the processor is in shows
-/// how often it went round.
+/// The tables may list the ring more than once, one lap after the other: then the processor's current table shows its
+/// lap.
 ///
 /// While it traces, the processor reads the tables and writes the regions: a running trace owns this value.
 #[derive(Debug)]
@@ -29,19 +29,19 @@ pub(crate) struct Topa<F: Frames> {
     marks: Marks,
 }
 
-/// How to create a ring of regions.
+/// The plan of a ring of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TopaPlan {
     /// The sizes of the regions.
     pub sizes: Sizes,
     /// The number of regions that a table lists, 1 to 511: a table is one 4 KiB page. 511 wastes no space.
     pub regions_per_table: u32,
-    /// Whether all regions are one block of memory, so that a trace can be read as one slice.
+    /// True if all regions are one block of memory, so that a trace can be read as one slice.
     pub contiguous: bool,
-    /// How one region follows another.
+    /// The chaining of the regions.
     pub chain: Chain,
-    /// How often the tables list the ring; 0 means 1. The last lap leads back to its own beginning. It is always 1 if
-    /// the driver chains the regions.
+    /// The number of times that the tables list the ring; 0 means 1. The last lap leads back to its own beginning.
+    /// Always 1 if the driver chains the regions.
     pub laps: u32,
 }
 
@@ -55,13 +55,13 @@ pub(crate) enum Sizes {
         /// The number of regions.
         regions: u32,
     },
-    /// As large as there is memory: a size is halved when there is no block of it any more. Never contiguous.
+    /// Sizes as large as memory allows: a size is halved once there is no block of it. Never contiguous.
     Mixed {
         /// The size of all regions together.
         bytes: u64,
         /// The first size that is tried.
         largest: RegionSize,
-        /// The last one.
+        /// The last size that is tried.
         smallest: RegionSize,
     },
 }
@@ -75,13 +75,14 @@ pub(crate) struct Listed {
     pub region: u32,
 }
 
-/// How one region follows another.
+/// The way from one region to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chain {
-    /// By the tables: END leads to the next table; the END of the last table leads to the first table of its lap.
+    /// Chained by the tables: END leads to the next table; the END of the last table leads to the first table of its
+    /// lap.
     Table,
-    /// By the driver: each region has its own table whose END leads back to it, as processors with single-entry ToPA
-    /// require. The driver moves to the next region when it serves the PMI.
+    /// Chained by the driver: each region has its own table whose END leads back to it, as processors with single-entry
+    /// ToPA require. The driver moves to the next region when it serves the PMI.
     Driver,
 }
 
@@ -137,7 +138,7 @@ impl<F: Frames> Topa<F> {
                     }
                 }
             }
-            // There is no block of this size any more, or less is left.
+            // There is no block of this size any more, or fewer bytes are left.
             size = plan.sizes.half(size).unwrap_or(size);
         }
         let regions = topa.regions();
@@ -165,7 +166,7 @@ impl<F: Frames> Topa<F> {
         self.shape
     }
 
-    /// Returns how one region follows another.
+    /// Returns the chaining of the regions.
     pub(crate) const fn chain(&self) -> Chain {
         self.plan.chain
     }
@@ -220,12 +221,12 @@ impl<F: Frames> Topa<F> {
         }
     }
 
-    /// Returns how many regions are in the table whose first region is `begin`.
+    /// Returns the number of regions in the table whose first region is `begin`.
     fn listed_from(&self, begin: u32) -> u32 {
         self.plan.regions_per_table.min(self.regions() - begin)
     }
 
-    /// Returns where region `n` is mapped. In a contiguous ring the pointer is valid for all regions from `n` on.
+    /// Returns the mapping of region `n`. In a contiguous ring the pointer is valid for all regions from `n` on.
     pub(crate) fn pointer(&self, n: u32) -> NonNull<u8> {
         match self.block {
             // SAFETY: the block is mapped as one and contains all regions.
@@ -389,7 +390,7 @@ impl<F: Frames> Drop for Topa<F> {
     }
 }
 
-/// Allocates memory, and checks that the kernel returned what was requested.
+/// Allocates memory, and checks that it satisfies the request.
 pub(crate) fn allocate(frames: &impl Frames, request: Request) -> Result<PhysAddr, TopaError> {
     let block = frames.allocate(request).ok_or(TopaError::NoMemory(request))?;
     match checked(block.as_u64(), request.size, request.align, request.limit) {
@@ -450,7 +451,7 @@ impl Sizes {
         }
     }
 
-    /// Returns how many bytes are still to be allocated; `None` if all are.
+    /// Returns the number of bytes still to be allocated; `None` if there are none.
     fn left(self, shape: &Shape) -> Option<u64> {
         let bytes = match self {
             Self::Equal { size, regions } => size.bytes() * u64::from(regions),

@@ -267,7 +267,7 @@ fn int_is_on_each_region_that_is_counted_off_from_the_last() {
             let mut topa = Topa::new(&frames, plan(regions, in_table), LIMIT).unwrap();
             topa.mark_every(every, &Halted::for_tests());
             for n in 0..regions {
-                // 0 is taken for 1.
+                // 0 means 1.
                 let marked = every < 2 || (regions - 1 - n) % every == 0;
                 let flags = topa.entry(n).flags();
                 assert_eq!(flags.contains(EntryFlags::INT), marked, "{n} of {regions}, every {every}");

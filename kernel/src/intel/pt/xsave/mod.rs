@@ -27,7 +27,7 @@ pub unsafe trait PtStateInstructions {
     ///
     /// # Safety
     ///
-    /// That of [`Msr::wrmsr`], for each register in the area.
+    /// As for [`Msr::wrmsr`], for each register in the area.
     unsafe fn xrstors(&mut self, area: &PtStateArea) -> bool;
 }
 
@@ -39,7 +39,7 @@ pub struct PtStateArea {
 }
 
 impl PtStateArea {
-    /// Its size in bytes: the legacy region, the header, and the component.
+    /// The area's size in bytes: the legacy region, the header, and the component.
     pub const SIZE: usize = Self::COMPONENT + Self::COMPONENT_SIZE;
 
     const XSTATE_BV: usize = 512;
@@ -69,7 +69,7 @@ impl PtStateArea {
         self.get(Self::XCOMP_BV) & Xss::PT.bits() != 0
     }
 
-    /// Makes zeros of what XSAVES left out because it is the initial state, and marks it as in use.
+    /// Writes zeros to fields that XSAVES left out because they have their initial values, and marks them as in use.
     fn complete(&mut self) {
         if self.get(Self::XSTATE_BV) & Xss::PT.bits() == 0 {
             self.bytes[Self::COMPONENT..].fill(0);
@@ -95,9 +95,10 @@ impl fmt::Debug for PtStateArea {
     }
 }
 
-/// Registers whose accesses of Intel PT's are gathered: one XSAVES ends a stretch of a trace and reads how far it came,
-/// and one XRSTORS begins the next. [`PtRunning::switch`](super::PtRunning::switch), which otherwise takes 5 WRMSR and
-/// 7 RDMSR, and more for filters, takes one of each, and four RDMSR to check whose trace is on.
+/// Registers of a processor, of which those of Intel PT are accessed together: one XSAVES ends a stretch of a trace and
+/// reads its position, and one XRSTORS begins the next. [`PtRunning::switch`](super::PtRunning::switch), which
+/// otherwise takes 5 WRMSR and 7 RDMSR, and more for filters, takes one of each, and four RDMSR to check whose trace is
+/// on.
 ///
 /// Everything else is as with any [`Msr`]:
 ///
@@ -128,21 +129,21 @@ pub struct XsavedMsr<M, I> {
     instructions: I,
     area: PtStateArea,
     unused: Option<NoPtState>,
-    /// The trace is off, and what the driver reads and writes is in the area.
+    /// True if the trace is off, and the driver's reads and writes go to the area.
     held: bool,
-    /// The driver has set TraceEn, and nothing was seen to clear it.
+    /// True if the driver has set TraceEn, and nothing was seen to clear it.
     lit: bool,
 }
 
 impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
-    /// Checks whether this processor's XSAVES saves PT state, and returns the registers, which work either way.
+    /// Returns the registers, and checks whether this processor's XSAVES saves PT state; the registers work either way.
     #[must_use]
     pub fn new(cpuid: impl CpuIdReader, mut msr: M, instructions: I) -> Self {
         let unused = NoPtState::find(cpuid, &mut msr).err();
         Self { msr, instructions, area: PtStateArea::new(), unused, held: false, lit: false }
     }
 
-    /// Returns why XSAVES is not used; `None` if it is.
+    /// Returns the reason why XSAVES is not used; `None` if it is used.
     #[must_use]
     pub const fn unused(&self) -> Option<NoPtState> {
         self.unused
@@ -162,7 +163,7 @@ impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
     ///
     /// # Safety
     ///
-    /// That of [`Msr::wrmsr`], for each register in the area.
+    /// As for [`Msr::wrmsr`], for each register in the area.
     unsafe fn restore(&mut self) -> Result<(), GeneralProtection> {
         let ctl = self.area.get(PtStateArea::COMPONENT);
         // SAFETY: the caller promises this.
@@ -185,7 +186,7 @@ unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
             let ctl = self.msr.rdmsr(address)?;
             let on = ctl & RtitCtl::TRACE_EN.bits() != 0;
             self.lit &= on;
-            // The registers of another owner's trace: what is held here must not be loaded.
+            // The registers are those of another owner's trace: the values held here must not be loaded.
             self.held &= !on;
             return Ok(ctl);
         }
@@ -200,7 +201,7 @@ unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
         match place(address) {
             Some(offset) if self.held => {
                 self.area.put(offset, value);
-                // Without TraceEn, too: a VM entry sets that.
+                // Also without TraceEn, which a VM entry sets.
                 match address == RtitCtl::ADDRESS {
                     // SAFETY: the caller promises this for the value, and has for the others.
                     true => unsafe { self.restore() },
@@ -235,13 +236,13 @@ const REGISTERS: [u32; 9] = [
     addr_b(1).address(),
 ];
 
-/// Returns where the area has a register; `None` if the register is not part of PT state.
+/// Returns a register's place in the area; `None` if the register is not part of PT state.
 fn place(address: u32) -> Option<usize> {
     let n = REGISTERS.iter().position(|&register| register == address)?;
     Some(PtStateArea::COMPONENT + 8 * n)
 }
 
-/// Why XSAVES does not save the registers of a trace.
+/// The reason why XSAVES does not save the registers of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPtState {
     /// `CPUID.1:ECX[27]` (OSXSAVE) is 0: the kernel has not enabled the XSAVE feature set.

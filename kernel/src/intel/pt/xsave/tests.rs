@@ -2,12 +2,12 @@ use super::*;
 use crate::cpuid::CpuIdResult;
 use crate::fake::FakeMsr;
 
-/// Instructions that save or restore nothing, and remember what they were given.
+/// Instructions that save or restore nothing, and record their arguments.
 #[derive(Debug, Default)]
 struct Still {
-    /// What XSAVES writes as XSTATE_BV and XCOMP_BV.
+    /// XSTATE_BV and XCOMP_BV that XSAVES writes.
     header: (u64, u64),
-    /// What XRSTORS found as CTL, XSTATE_BV and XCOMP_BV.
+    /// CTL, XSTATE_BV and XCOMP_BV that each XRSTORS found.
     restored: Vec<(u64, u64, u64)>,
 }
 
@@ -24,7 +24,7 @@ unsafe impl PtStateInstructions for Still {
     }
 }
 
-/// A processor whose XSAVES saves PT state: leaf 1, sub-leaves 1 and 8 of leaf 0DH.
+/// Returns the CPUID of a processor whose XSAVES saves PT state: leaf 1, sub-leaves 1 and 8 of leaf 0DH.
 fn cpuid(leaf: u32, subleaf: u32) -> CpuIdResult {
     let zero = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     match (leaf, subleaf) {
@@ -41,7 +41,7 @@ fn an_area_is_aligned_and_large_enough() {
     assert_eq!(PtStateArea::new().bytes().len(), 704);
 }
 
-/// The order of the component, typed from the manual.
+/// Compares the order of the component with the one typed from the manual.
 #[test]
 fn each_register_is_where_the_manual_has_it() {
     let order = [0x570, 0x560, 0x561, 0x571, 0x572, 0x580, 0x581, 0x582, 0x583];
@@ -81,7 +81,7 @@ fn pt_state_is_used_where_the_processor_has_it_and_the_kernel_has_enabled_it() {
 }
 
 fn write(registers: &mut XsavedMsr<FakeMsr, Still>, address: u32, value: u64) {
-    // SAFETY: the registers stand for no hardware.
+    // SAFETY: the registers represent no hardware.
     unsafe { registers.wrmsr(address, value) }.unwrap();
 }
 

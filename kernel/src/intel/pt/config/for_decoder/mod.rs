@@ -1,4 +1,4 @@
-//! What the driver programs, as a decoder wants to know it.
+//! The driver's configuration in the form that a decoder needs.
 
 #[cfg(test)]
 mod tests;
@@ -10,13 +10,13 @@ use pugmark_decoder_core::config::{AddressFilter, Clocks, Config};
 use pugmark_decoder_core::errata::Errata;
 
 impl PtConfig {
-    /// Returns the configuration of a decoder for what a unit with these capabilities traces by this configuration: the
-    /// processor and its errata, its clocks with MTCFreq, and the filters.
+    /// Returns the configuration of a decoder for the trace of a unit with these capabilities and this configuration:
+    /// the processor and its errata, its clocks with MTCFreq, and the filters.
     ///
     /// A processor that the decoder does not know has no errata. The clocks are those of CPUID: on a processor without
     /// CPUID leaf 16H, `clocks.nom_freq` is unknown (bits 15:8 of MSR_PLATFORM_INFO have it), and `clocks.tsc_adjust`
-    /// is 0 (IA32_TSC_ADJUST has it); the caller may set both. Flags and the callback for unknown packets are the
-    /// caller's, too.
+    /// is 0 (IA32_TSC_ADJUST has it); the caller may set both. Flags and the callback for unknown packets are left to
+    /// the caller, too.
     ///
     /// ```
     /// use pugmark_decoder_core::config::Config;
@@ -44,14 +44,14 @@ impl PtConfig {
     ///
     /// # Errors
     ///
-    /// A start refuses the configuration.
+    /// [`PtConfig::check`] refuses the configuration.
     pub fn for_decoder(&self, capabilities: &PtCapabilities) -> Result<Config<'static>, PtConfigRefusal> {
         self.checked(capabilities).map(|checked| checked.for_decoder(capabilities))
     }
 }
 
 impl Checked {
-    /// Returns the configuration of a decoder for what is traced with these values.
+    /// Returns the configuration of a decoder for a trace with these values.
     pub(crate) fn for_decoder(&self, capabilities: &PtCapabilities) -> Config<'static> {
         let limits = self.ranges.map(|range| range.map_or([0; 2], |range| [range.first, range.last]));
         let ratio = capabilities.tsc_ratio;

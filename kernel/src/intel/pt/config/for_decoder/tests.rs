@@ -4,7 +4,7 @@ use crate::intel::pt::TscRatio;
 use pugmark_decoder_core::config::{AddressRange, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Vendor};
 
-/// A Skylake as CPUID describes it.
+/// Returns a Skylake as CPUID describes it.
 fn skylake() -> PtCapabilities {
     PtCapabilities {
         tsc_ratio: Some(TscRatio { numerator: 284, denominator: 2, crystal_hz: Some(24_000_000) }),
