@@ -6,7 +6,7 @@
 //! trace of a program on any Linux machine, `decode` counts what is in a trace, `report`, `script`, `timeline` and
 //! others show it; `pmc`, `ibs`, `pebs` and `mem` are about counters and samples.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!  source        files of perf record: traces, and what the system did meanwhile     source, perf_clock

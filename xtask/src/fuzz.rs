@@ -30,7 +30,7 @@ const LINES_SHOWN: usize = 40;
 
 #[derive(Args)]
 pub(crate) struct FuzzOptions {
-    /// How long to run each target
+    /// Seconds for which each target runs
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
     #[command(flatten)]

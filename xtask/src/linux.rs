@@ -37,7 +37,7 @@ pub(crate) struct LinuxOptions {
     /// Without the monitor: Linux on QEMU's own processor, which traces nothing
     #[arg(long, conflicts_with_all = ["profile", "truth", "monitor"])]
     plain: bool,
-    /// How many processors the machine has
+    /// The machine's number of processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     processors: u16,
     /// The guest's memory in MiB
@@ -84,7 +84,7 @@ pub(crate) struct LinuxOptions {
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
     #[arg(conflicts_with_all = ["plain", "kernel", "debian", "initrd", "with", "truth", "verify", "command"])]
     boots: Option<String>,
-    /// What to run in the guest, as root; without it a shell
+    /// The command to run in the guest, as root; without it a shell
     #[arg(last = true)]
     command: Vec<String>,
 }

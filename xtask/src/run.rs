@@ -26,7 +26,7 @@ pub(crate) struct RunOptions {
     /// The processor that the monitor shows; otherwise skylake, or with a `--source` other than `pt` each that has it
     #[arg(long)]
     profile: Option<String>,
-    /// What traces, counts or samples; otherwise Intel PT and the Branch Trace Store, one after the other
+    /// The unit that traces, counts or samples; otherwise Intel PT and the Branch Trace Store, one after the other
     #[arg(long, value_parser = source_parser())]
     source: Option<Source>,
     /// Run these workloads only, separated by commas
@@ -39,7 +39,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "NAME", value_parser = EXAMPLES)]
     #[arg(conflicts_with_all = ["kernel", "source", "only", "profile"])]
     example: Option<String>,
-    /// How many processors the machine has; our kernel traces on all of them at the same time
+    /// The machine's number of processors; our kernel traces on all of them at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     processors: u16,
     /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each

@@ -1,6 +1,6 @@
-//! The assembly of a bootable kernel, for the kernel that traces itself and for the examples: entry by PVH and multiboot2,
-//! start-up of further processors, trap stubs, the functions of the C library that compiled code calls, and the ports of
-//! the project's machines.
+//! The assembly of a bootable kernel, for the kernel that traces itself and for the examples: entry by PVH and
+//! multiboot2, start-up of further processors, trap stubs, the functions of the C library that compiled code calls, and
+//! the ports of the project's machines.
 //!
 //! The kernel defines three functions by these names: `kernel_main`, `kernel_processor` and `kernel_trap`. Its linker
 //! script keeps the sections `.boot.note` and, for multiboot2, `.boot.header`, and enters at `entry_pvh`.
@@ -15,8 +15,8 @@ pub mod traps;
 use x86_64::instructions::port::Port;
 use x86_64::instructions::{hlt, interrupts};
 
-/// Assigns the instructions from here on to trace session `session`; 0 means none. The port is the monitor's, which logs
-/// what retires; elsewhere it is unused.
+/// Assigns the instructions from here on to trace session `session`; 0 means none. The port is the monitor's, which
+/// logs retired instructions; elsewhere it is unused.
 pub fn mark_truth(session: u32) {
     // SAFETY: the port is unused, or the monitor's, which only records the number.
     unsafe { Port::<u32>::new(0xe700).write(session) };

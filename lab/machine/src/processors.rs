@@ -17,8 +17,8 @@ static STACK: AtomicU64 = AtomicU64::new(0);
 unsafe extern "C" {
     static further_page: u8;
     static further_page_end: u8;
-    /// The kernel's function for a further processor. It is called on the processor's own stack, with the page tables and
-    /// the segments of the entry code.
+    /// Runs a further processor, in the kernel. It is called on the processor's own stack, with the page tables and the
+    /// segments of the entry code.
     fn kernel_processor() -> !;
 }
 

@@ -6,7 +6,7 @@ use pugmark_kernel::arch::{Fixup, Interrupted};
 use x86_64::VirtAddr;
 
 unsafe extern "C" {
-    /// The kernel's function for all traps. It may change the registers, which are loaded when it returns.
+    /// Handles every trap, in the kernel. It may change the registers, which are loaded when it returns.
     fn kernel_trap(frame: &mut TrapFrame);
     /// The stubs, 16 bytes each.
     static trap_stubs: [[u8; 16]; 256];
