@@ -1,4 +1,4 @@
-//! Checks that no line is wider than a screen, and no file longer than a reader's patience.
+//! Checks the sources as a reader sees them: the width of lines, the length of files, the first words of comments.
 
 use pugmark_harness::images::workspace;
 use std::fs;
@@ -30,6 +30,19 @@ fn too_wide(source: &str) -> Vec<usize> {
     lines.filter(|(_, line)| !is_row(line) && width(line) > WIDEST).map(|(number, _)| number).collect()
 }
 
+/// Words with which no comment begins: who reads it wants to know what a function does, and what a type is.
+const NO_BEGINNING: [&str; 4] = ["What ", "Whether ", "How ", "That which "];
+
+/// Returns the numbers of a source's lines of comment that begin with one of [`NO_BEGINNING`].
+fn begins_without_subject(source: &str) -> Vec<usize> {
+    let text = |line: &str| {
+        Some(line.trim_start().strip_prefix("//")?.trim_start_matches(['/', '!', ' ']).to_owned())
+    };
+    let begins = |text: String| NO_BEGINNING.iter().any(|word| text.starts_with(word));
+    let lines = (1..).zip(source.lines());
+    lines.filter(|(_, line)| text(line).is_some_and(begins)).map(|(number, _)| number).collect()
+}
+
 /// Returns the numbers of the lines of a document's text that are too wide. Tables and blocks of code may have any
 /// width.
 fn too_wide_text(document: &str) -> Vec<usize> {
@@ -56,6 +69,12 @@ fn no_line_is_too_wide_and_no_file_too_long() {
             let text = fs::read_to_string(&path).expect("a file of text");
             let name = path.strip_prefix(workspace()).expect("in the workspace").display();
             found.extend(too_wide(&text).iter().map(|line| format!("{name}:{line} is too wide")));
+            if extension == "rs" {
+                let lines = begins_without_subject(&text);
+                found.extend(
+                    lines.iter().map(|line| format!("{name}:{line} begins with What, Whether or How")),
+                );
+            }
             if text.lines().count() > longest {
                 found.push(format!("{name} is too long"));
             }
@@ -117,4 +136,11 @@ fn wide_text_is_found_and_wide_code_is_not() {
     ] {
         assert_eq!(too_wide_text(&document), lines, "{document}");
     }
+}
+
+#[test]
+fn comments_that_begin_without_their_subject_are_found() {
+    let source =
+        "//! What it is\n/// Returns it\n/// What-if\n    // Whether so\nlet x; // How\n/// How many";
+    assert_eq!(begins_without_subject(source), [1, 4, 6]);
 }
