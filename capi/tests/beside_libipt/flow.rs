@@ -2,7 +2,7 @@
 
 use crate::{
     damage,
-    library::{Config, Event, Handle, Item, Library, both},
+    library::{Config, Handle, Item, Library, PtEvent, both},
     queries::{unknown, with_clocks},
 };
 use fastrand::Rng;
@@ -90,7 +90,7 @@ struct Functions {
     ratio: unsafe extern "C" fn(Handle, *mut u32) -> c_int,
     asid: unsafe extern "C" fn(Handle, *mut [u64; 3], usize) -> c_int,
     next: unsafe extern "C" fn(Handle, *mut Item, usize) -> c_int,
-    event: unsafe extern "C" fn(Handle, *mut Event, usize) -> c_int,
+    event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(crate) struct Answer {
     call: Call,
     pub(crate) status: c_int,
     pub(crate) item: Item,
-    pub(crate) event: Event,
+    pub(crate) event: PtEvent,
     offsets: [(c_int, u64); 2],
     time: (c_int, u64, u32, u32),
     ratio: (c_int, u32),
@@ -117,7 +117,7 @@ pub(crate) struct Answer {
 }
 
 fn call(functions: &Functions, decoder: Handle, call: Call) -> Answer {
-    let (mut item, mut event) = (Item::NONE, Event::NONE);
+    let (mut item, mut event) = (Item::NONE, PtEvent::NONE);
     // SAFETY: the decoder is alive, and the places are writable.
     let status = unsafe {
         match call {
@@ -150,7 +150,7 @@ fn call(functions: &Functions, decoder: Handle, call: Call) -> Answer {
 pub(crate) fn likely(last: &Answer, kind: DecoderKind) -> Call {
     match last.status {
         ..0 => Call::Forward,
-        status if status & 1 != 0 => Call::Event(Event::SIZE),
+        status if status & 1 != 0 => Call::Event(PtEvent::SIZE),
         _ => Call::Next(kind.size()),
     }
 }
@@ -493,7 +493,7 @@ fn compare_all_damaged(kind: DecoderKind) {
                 _ if next == Call::Forward && theirs.status == -7 && rng.bool() => break,
                 0 => Call::Set(rng.u64(..trace.len() as u64 + 2)),
                 1 if !hangs => Call::Backward,
-                2 => Call::Event(rng.usize(..=Event::SIZE)),
+                2 => Call::Event(rng.usize(..=PtEvent::SIZE)),
                 3 => Call::Next(rng.usize(..=kind.size())),
                 _ => likely(&theirs, kind),
             };
@@ -520,7 +520,7 @@ fn compare_null(kind: DecoderKind) {
     let trace = [damage::PSB.to_vec(), vec![0x02, 0x23, 0x0d]].concat();
     let config = Config { flags: [1, 2, 3, 4], ..Config::new(&trace) };
     let nothing: Handle = null_mut();
-    let (mut word, mut lost, mut asid, mut item, mut event) = (0, 0, [0; 3], Item::NONE, Event::NONE);
+    let (mut word, mut lost, mut asid, mut item, mut event) = (0, 0, [0; 3], Item::NONE, PtEvent::NONE);
     let [theirs, ours] = both.map(|library| {
         let functions = kind.functions(library);
         // SAFETY: null is allowed for all arguments but those of live decoders.
@@ -537,7 +537,7 @@ fn compare_null(kind: DecoderKind) {
                 (functions.get_offset)(nothing, &raw mut word),
                 (functions.get_sync_offset)(nothing, &raw mut word),
                 (functions.next)(nothing, &raw mut item, kind.size()),
-                (functions.event)(nothing, &raw mut event, Event::SIZE),
+                (functions.event)(nothing, &raw mut event, PtEvent::SIZE),
                 (functions.time)(nothing, &raw mut word, &raw mut lost, &raw mut lost),
                 (functions.ratio)(nothing, &raw mut lost),
                 (functions.asid)(nothing, &raw mut asid, 24),
@@ -553,7 +553,7 @@ fn compare_null(kind: DecoderKind) {
                 (functions.get_offset)(decoder, null_mut()),
                 (functions.get_sync_offset)(decoder, null_mut()),
                 (functions.next)(decoder, null_mut(), kind.size()),
-                (functions.event)(decoder, null_mut(), Event::SIZE),
+                (functions.event)(decoder, null_mut(), PtEvent::SIZE),
                 (functions.time)(decoder, null_mut(), &raw mut lost, &raw mut lost),
                 (functions.ratio)(decoder, null_mut()),
                 (functions.asid)(decoder, null_mut(), 24),

@@ -6,6 +6,8 @@
     reason = "each is a call of the library, with what both libraries get"
 )]
 
+#[path = "../../../lab/harness/src/libipt/binding.rs"]
+mod binding;
 mod configuration;
 mod damage;
 mod encoder;

@@ -2,7 +2,7 @@
 
 use crate::{
     damage,
-    library::{Config, Event, Handle, Library, both},
+    library::{Config, Handle, Library, PtEvent, both},
     packets,
 };
 use fastrand::Rng;
@@ -31,14 +31,14 @@ struct Answer {
     status: c_int,
     ip: u64,
     taken: c_int,
-    event: Event,
+    event: PtEvent,
     offsets: [(c_int, u64); 2],
     time: (c_int, u64, u32, u32),
     ratio: (c_int, u32),
 }
 
 fn call(library: &Library, decoder: Handle, call: Call) -> Answer {
-    let (mut ip, mut taken, mut event) = (0x5555, 0x5555, Event::NONE);
+    let (mut ip, mut taken, mut event) = (0x5555, 0x5555, PtEvent::NONE);
     // SAFETY: the decoder is alive, and the places are writable.
     let status = unsafe {
         match call {
@@ -84,9 +84,9 @@ pub(crate) unsafe extern "C" fn unknown(
 /// of branch, and the other kind if that fails.
 fn likely(last: &Answer, rng: &mut Rng) -> Call {
     match (last.call, last.status) {
-        (_, 0..) if last.status & 1 != 0 => Call::Event(Event::SIZE),
+        (_, 0..) if last.status & 1 != 0 => Call::Event(PtEvent::SIZE),
         (Call::Branch, -8) => Call::Target,
-        (Call::Target, -8) => Call::Event(Event::SIZE),
+        (Call::Target, -8) => Call::Event(PtEvent::SIZE),
         (_, ..0) => Call::Forward,
         _ if rng.u8(..8) == 0 => Call::Target,
         _ => Call::Branch,
@@ -161,10 +161,10 @@ fn each_query_of_a_damaged_trace_has_the_same_answer() {
                 (0, _) => Call::Set(rng.u64(..trace.len() as u64 + 2)),
                 (1, _) if !hangs => Call::Backward,
                 (2, _) => Call::ForwardOnly,
-                (3, _) => Call::Event(rng.usize(..=Event::SIZE)),
+                (3, _) => Call::Event(rng.usize(..=PtEvent::SIZE)),
                 (4..8, _) => Call::Branch,
                 (8..10, _) => Call::Target,
-                (10, _) => Call::Event(Event::SIZE),
+                (10, _) => Call::Event(PtEvent::SIZE),
                 (_, None) => Call::Forward,
                 (_, Some(last)) => likely(last, &mut rng),
             };
@@ -209,7 +209,7 @@ fn an_address_or_structure_of_nowhere_is_refused_in_the_same_way() {
     let trace = [damage::PSB.to_vec(), vec![0x02, 0x23, 0x0d]].concat();
     let config = Config::new(&trace);
     let nothing: Handle = null_mut();
-    let (mut word, mut taken, mut lost, mut event) = (0, 0, 0, Event::NONE);
+    let (mut word, mut taken, mut lost, mut event) = (0, 0, 0, PtEvent::NONE);
     let [theirs, ours] = both.map(|library| {
         // SAFETY: null is allowed for all arguments but those of live decoders.
         unsafe {
@@ -223,7 +223,7 @@ fn an_address_or_structure_of_nowhere_is_refused_in_the_same_way() {
                 (library.pt_qry_get_sync_offset)(nothing, &raw mut word),
                 (library.pt_qry_cond_branch)(nothing, &raw mut taken),
                 (library.pt_qry_indirect_branch)(nothing, &raw mut word),
-                (library.pt_qry_event)(nothing, &raw mut event, Event::SIZE),
+                (library.pt_qry_event)(nothing, &raw mut event, PtEvent::SIZE),
                 (library.pt_qry_time)(nothing, &raw mut word, &raw mut lost, &raw mut lost),
                 (library.pt_qry_core_bus_ratio)(nothing, &raw mut lost),
             ];
@@ -235,7 +235,7 @@ fn an_address_or_structure_of_nowhere_is_refused_in_the_same_way() {
                 (library.pt_qry_get_sync_offset)(decoder, null_mut()),
                 (library.pt_qry_cond_branch)(decoder, null_mut()),
                 (library.pt_qry_indirect_branch)(decoder, null_mut()),
-                (library.pt_qry_event)(decoder, null_mut(), Event::SIZE),
+                (library.pt_qry_event)(decoder, null_mut(), PtEvent::SIZE),
                 (library.pt_qry_time)(decoder, null_mut(), &raw mut lost, &raw mut lost),
                 (library.pt_qry_time)(decoder, &raw mut word, null_mut(), null_mut()),
                 (library.pt_qry_core_bus_ratio)(decoder, null_mut()),

@@ -154,7 +154,7 @@ mod tests {
         let package = copy.folder().join("xtask");
         // Not a copy yet: another project's package may run this.
         assert_eq!(workspace_of(Some(package.clone())), built);
-        std::fs::create_dir(copy.folder().join("lab/harness")).unwrap();
+        std::fs::create_dir_all(copy.folder().join("lab/harness")).unwrap();
         std::fs::write(copy.folder().join("lab/harness/Cargo.toml"), "").unwrap();
         assert_eq!(workspace_of(Some(package)), copy.folder());
     }

@@ -5,13 +5,17 @@
 //! large enough for all code, because without it libipt unmaps a section, and discards its blocks, whenever execution
 //! moves to another one.
 
+use crate::libipt::binding::{
+    Block, Config, ERROR_BAD_QUERY, Handle, Insn, Library, Packet, PtEvent, STATUS_END_OF_STREAM,
+    STATUS_EVENT_PENDING, STATUS_IP_SUPPRESSED,
+};
 use crate::libipt::edges::EdgeFinder;
 use anyhow::{Context, Result, ensure};
 use std::{
-    ffi::{CString, c_char, c_int, c_void},
+    ffi::{CString, c_int},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    ptr::{self, NonNull},
+    ptr,
 };
 
 /// Code in a file.
@@ -46,65 +50,11 @@ impl TimedDecode {
     }
 }
 
-type TimedHandle = NonNull<c_void>;
+/// libipt, for which speed is measured.
+pub struct Libipt(Library);
 
-/// libipt's functions; the signatures are those of intel-pt.h, version 2.
-pub struct Libipt {
-    pkt_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
-    pkt_free: unsafe extern "C" fn(TimedHandle),
-    pkt_sync_forward: unsafe extern "C" fn(TimedHandle) -> c_int,
-    pkt_next: unsafe extern "C" fn(TimedHandle, *mut PtPacket, usize) -> c_int,
-    qry_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
-    qry_free: unsafe extern "C" fn(TimedHandle),
-    qry_sync_forward: unsafe extern "C" fn(TimedHandle, *mut u64) -> c_int,
-    qry_cond_branch: unsafe extern "C" fn(TimedHandle, *mut c_int) -> c_int,
-    qry_indirect_branch: unsafe extern "C" fn(TimedHandle, *mut u64) -> c_int,
-    qry_event: unsafe extern "C" fn(TimedHandle, *mut PtEvent, usize) -> c_int,
-    insn_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
-    insn_free: unsafe extern "C" fn(TimedHandle),
-    insn_sync_forward: unsafe extern "C" fn(TimedHandle) -> c_int,
-    insn_next: unsafe extern "C" fn(TimedHandle, *mut PtInsn, usize) -> c_int,
-    insn_event: unsafe extern "C" fn(TimedHandle, *mut PtEvent, usize) -> c_int,
-    insn_set_image: unsafe extern "C" fn(TimedHandle, TimedHandle) -> c_int,
-    blk_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
-    blk_free: unsafe extern "C" fn(TimedHandle),
-    blk_sync_forward: unsafe extern "C" fn(TimedHandle) -> c_int,
-    blk_next: unsafe extern "C" fn(TimedHandle, *mut Block, usize) -> c_int,
-    blk_event: unsafe extern "C" fn(TimedHandle, *mut PtEvent, usize) -> c_int,
-    blk_set_image: unsafe extern "C" fn(TimedHandle, TimedHandle) -> c_int,
-    image_alloc: unsafe extern "C" fn(*const c_char) -> Option<TimedHandle>,
-    image_free: unsafe extern "C" fn(TimedHandle),
-    image_add_cached: unsafe extern "C" fn(TimedHandle, TimedHandle, c_int, *const c_void) -> c_int,
-    cache_alloc: unsafe extern "C" fn(*const c_char) -> Option<TimedHandle>,
-    cache_free: unsafe extern "C" fn(TimedHandle),
-    cache_set_limit: unsafe extern "C" fn(TimedHandle, u64) -> c_int,
-    cache_add_file: unsafe extern "C" fn(TimedHandle, *const c_char, u64, u64, u64) -> c_int,
-}
-
-/// `struct pt_config` up to its errata; libipt treats the fields after the given size as zero.
-#[repr(C)]
-struct PtConfig {
-    size: usize,
-    begin: *const u8,
-    end: *const u8,
-    callback: usize,
-    context: usize,
-    cpu: [u32; 2],
-    errata: [u32; 16],
-}
-
-// The structures that libipt writes to must not be larger than its own: version 2.0.5 clears the rest of a larger one,
-// but at a wrong address far after it. A smaller one is filled up to its size.
-
-/// `struct pt_packet`.
-#[repr(C)]
-struct PtPacket {
-    kind: c_int,
-    size: u8,
-    payload: [u64; 2],
-}
-
-impl PtPacket {
+/// The packets that are looked into.
+impl Packet {
     // Kinds of packets, of `enum pt_packet_type`.
     const PSB: c_int = 3;
     const FUP: c_int = 5;
@@ -145,53 +95,6 @@ impl PtPacket {
     }
 }
 
-/// `struct pt_block`.
-#[repr(C)]
-#[derive(Default)]
-struct Block {
-    ip: u64,
-    end_ip: u64,
-    isid: c_int,
-    mode: c_int,
-    class: c_int,
-    insns: u16,
-    raw: [u8; 15],
-    size: u8,
-    flags: u16,
-}
-
-/// `struct pt_insn`.
-#[repr(C)]
-#[derive(Default)]
-struct PtInsn {
-    ip: u64,
-    isid: c_int,
-    mode: c_int,
-    class: c_int,
-    raw: [u8; 15],
-    size: u8,
-    flags: u32,
-}
-
-/// `struct pt_event`.
-#[repr(C)]
-#[derive(Default)]
-struct PtEvent {
-    kind: c_int,
-    flags: u32,
-    rest: [u64; 7],
-}
-
-const _: () = assert!(size_of::<PtPacket>() == 24 && size_of::<Block>() == 48 && size_of::<PtEvent>() == 64);
-const _: () = assert!(size_of::<PtInsn>() == 40);
-
-/// The error of a query that does not match the next packet.
-const BAD_QUERY: c_int = 8;
-
-const STATUS_EVENT_PENDING: c_int = 1 << 0;
-const STATUS_IP_SUPPRESSED: c_int = 1 << 1;
-const STATUS_END_OF_STREAM: c_int = 1 << 2;
-
 impl Libipt {
     /// Loads the installed library; `None` if there is none.
     #[must_use]
@@ -205,67 +108,30 @@ impl Libipt {
         // SAFETY: libipt has no constructors and no destructors.
         let library = unsafe { libloading::Library::new(file) }.ok()?;
         // Its functions are used until the program ends, so it is never unloaded.
-        let library: &'static libloading::Library = Box::leak(Box::new(library));
-        /// The function of this name, with the type of the field to which it is assigned.
-        macro_rules! function {
-            ($name:literal) => {
-                // SAFETY: intel-pt.h declares the function of this name with this type.
-                *unsafe { library.get($name) }.ok()?
-            };
-        }
-        Some(Self {
-            pkt_alloc: function!(b"pt_pkt_alloc_decoder"),
-            pkt_free: function!(b"pt_pkt_free_decoder"),
-            pkt_sync_forward: function!(b"pt_pkt_sync_forward"),
-            pkt_next: function!(b"pt_pkt_next"),
-            qry_alloc: function!(b"pt_qry_alloc_decoder"),
-            qry_free: function!(b"pt_qry_free_decoder"),
-            qry_sync_forward: function!(b"pt_qry_sync_forward"),
-            qry_cond_branch: function!(b"pt_qry_cond_branch"),
-            qry_indirect_branch: function!(b"pt_qry_indirect_branch"),
-            qry_event: function!(b"pt_qry_event"),
-            insn_alloc: function!(b"pt_insn_alloc_decoder"),
-            insn_free: function!(b"pt_insn_free_decoder"),
-            insn_sync_forward: function!(b"pt_insn_sync_forward"),
-            insn_next: function!(b"pt_insn_next"),
-            insn_event: function!(b"pt_insn_event"),
-            insn_set_image: function!(b"pt_insn_set_image"),
-            blk_alloc: function!(b"pt_blk_alloc_decoder"),
-            blk_free: function!(b"pt_blk_free_decoder"),
-            blk_sync_forward: function!(b"pt_blk_sync_forward"),
-            blk_next: function!(b"pt_blk_next"),
-            blk_event: function!(b"pt_blk_event"),
-            blk_set_image: function!(b"pt_blk_set_image"),
-            image_alloc: function!(b"pt_image_alloc"),
-            image_free: function!(b"pt_image_free"),
-            image_add_cached: function!(b"pt_image_add_cached"),
-            cache_alloc: function!(b"pt_iscache_alloc"),
-            cache_free: function!(b"pt_iscache_free"),
-            cache_set_limit: function!(b"pt_iscache_set_limit"),
-            cache_add_file: function!(b"pt_iscache_add_file"),
-        })
+        Some(Self(Library::of(Box::leak(Box::new(library)))?))
     }
 
     /// Decodes the packets from the first PSB (the packet at which a decoder can start) to the first error. The sum is
-    /// of the values that `PtPacket::held` returns.
+    /// of the values that `Packet::held` returns.
     ///
     /// # Errors
     /// If libipt returns no decoder.
     pub fn packets(&self, trace: &[u8]) -> Result<TimedDecode> {
-        let config = config(trace);
+        let config = Config::new(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
-        let decoder = unsafe { (self.pkt_alloc)(&raw const config) }.context("libipt: no packet decoder")?;
-        let mut packet = PtPacket { kind: 0, size: 0, payload: [0; 2] };
+        let decoder =
+            there(unsafe { (self.0.pt_pkt_alloc_decoder)(&raw const config) }, "libipt: no packet decoder")?;
+        let mut packet = Packet::default();
         let (mut decoded, mut last_ip) = (TimedDecode::default(), 0);
         // SAFETY: the decoder is allocated.
-        if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {
+        if unsafe { (self.0.pt_pkt_sync_forward)(decoder) } >= 0 {
             // SAFETY: the decoder is allocated, and the packet has the given size.
-            while unsafe { (self.pkt_next)(decoder, &raw mut packet, size_of::<PtPacket>()) } >= 0 {
+            while unsafe { (self.0.pt_pkt_next)(decoder, &raw mut packet, size_of::<Packet>()) } >= 0 {
                 decoded.add(packet.held(&mut last_ip));
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
-        unsafe { (self.pkt_free)(decoder) };
+        unsafe { (self.0.pt_pkt_free_decoder)(decoder) };
         Ok(decoded)
     }
 
@@ -278,39 +144,40 @@ impl Libipt {
     /// # Errors
     /// If libipt returns no decoder.
     pub fn query(&self, trace: &[u8]) -> Result<TimedDecode> {
-        let config = config(trace);
+        let config = Config::new(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
-        let decoder = unsafe { (self.qry_alloc)(&raw const config) }.context("libipt: no query decoder")?;
+        let decoder =
+            there(unsafe { (self.0.pt_qry_alloc_decoder)(&raw const config) }, "libipt: no query decoder")?;
         let (mut decoded, mut ip) = (TimedDecode::default(), 0);
         // SAFETY: the decoder is allocated.
-        while let mut status @ 0.. = unsafe { (self.qry_sync_forward)(decoder, &raw mut ip) } {
+        while let mut status @ 0.. = unsafe { (self.0.pt_qry_sync_forward)(decoder, &raw mut ip) } {
             while status >= 0 {
                 status = self.next_answer(decoder, status, &mut decoded);
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
-        unsafe { (self.qry_free)(decoder) };
+        unsafe { (self.0.pt_qry_free_decoder)(decoder) };
         Ok(decoded)
     }
 
     #[inline]
-    fn next_answer(&self, decoder: TimedHandle, status: c_int, decoded: &mut TimedDecode) -> c_int {
+    fn next_answer(&self, decoder: Handle, status: c_int, decoded: &mut TimedDecode) -> c_int {
         if status & STATUS_EVENT_PENDING != 0 {
-            let mut event = PtEvent::default();
+            let mut event = PtEvent::NONE;
             // SAFETY: the decoder is allocated, and the event has the given size.
-            return unsafe { (self.qry_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
+            return unsafe { (self.0.pt_qry_event)(decoder, &raw mut event, PtEvent::SIZE) };
         }
         let (mut taken, mut target) = (0, 0);
         // SAFETY: the decoder is allocated.
-        let status = unsafe { (self.qry_cond_branch)(decoder, &raw mut taken) };
+        let status = unsafe { (self.0.pt_qry_cond_branch)(decoder, &raw mut taken) };
         if status >= 0 {
             decoded.add(taken.unsigned_abs().into());
         }
-        if status != -BAD_QUERY {
+        if status != -ERROR_BAD_QUERY {
             return status;
         }
         // SAFETY: the decoder is allocated.
-        let status = unsafe { (self.qry_indirect_branch)(decoder, &raw mut target) };
+        let status = unsafe { (self.0.pt_qry_indirect_branch)(decoder, &raw mut target) };
         if status >= 0 {
             decoded.add(if status & STATUS_IP_SUPPRESSED == 0 { target } else { 0 });
         }
@@ -323,21 +190,21 @@ impl Libipt {
     /// If libipt refuses a file.
     pub fn image(&self, sections: &[FileSection]) -> Result<LibiptImage<'_>> {
         // SAFETY: caches need no name.
-        let cache = unsafe { (self.cache_alloc)(ptr::null()) }.context("libipt: no section cache")?;
+        let cache = there(unsafe { (self.0.pt_iscache_alloc)(ptr::null()) }, "libipt: no section cache")?;
         let mut image = LibiptImage { libipt: self, cache, handle: None };
         // SAFETY: images need no name.
-        let handle = unsafe { (self.image_alloc)(ptr::null()) }.context("libipt: no image")?;
+        let handle = there(unsafe { (self.0.pt_image_alloc)(ptr::null()) }, "libipt: no image")?;
         image.handle = Some(handle);
         // SAFETY: the cache is allocated.
-        let status = unsafe { (self.cache_set_limit)(cache, u64::MAX) };
+        let status = unsafe { (self.0.pt_iscache_set_limit)(cache, u64::MAX) };
         ensure!(status >= 0, "libipt: no limit for the section cache: error {}", -status);
         for FileSection { file, offset, len, base } in sections {
             let name = CString::new(file.as_os_str().as_bytes())?;
             // SAFETY: the cache is allocated, and the name ends with zero.
-            let section = unsafe { (self.cache_add_file)(cache, name.as_ptr(), *offset, *len, *base) };
+            let section = unsafe { (self.0.pt_iscache_add_file)(cache, name.as_ptr(), *offset, *len, *base) };
             ensure!(section >= 0, "libipt: cannot add {} at {base:#x}: error {}", file.display(), -section);
             // SAFETY: both are allocated, and the section is in the cache; no address space means every one.
-            let status = unsafe { (self.image_add_cached)(handle, cache, section, ptr::null()) };
+            let status = unsafe { (self.0.pt_image_add_cached)(handle, cache, section, ptr::null()) };
             ensure!(status >= 0, "libipt: cannot use {} at {base:#x}: error {}", file.display(), -status);
         }
         Ok(image)
@@ -347,9 +214,9 @@ impl Libipt {
 /// An image of libipt.
 pub struct LibiptImage<'a> {
     libipt: &'a Libipt,
-    cache: TimedHandle,
+    cache: Handle,
     /// Always there once the image is complete.
-    handle: Option<TimedHandle>,
+    handle: Option<Handle>,
 }
 
 /// The output of the instruction flow decoder.
@@ -357,7 +224,7 @@ enum Step<'a> {
     /// The decoder has synchronised.
     Sync,
     Event(&'a PtEvent),
-    Insn(&'a PtInsn),
+    Insn(&'a Insn),
 }
 
 impl LibiptImage<'_> {
@@ -384,10 +251,9 @@ impl LibiptImage<'_> {
         let mut edges = EdgeFinder::default();
         self.walk(trace, |step| match step {
             Step::Sync => edges = EdgeFinder::default(),
-            // Bit 1 is `status_update`.
-            Step::Event(event) => edges.event(event.kind, event.flags & 1 << 1 != 0),
+            Step::Event(event) => edges.event(event.kind, event.is_status_update()),
             Step::Insn(insn) => {
-                let bytes = insn.raw.get(..insn.size.into()).unwrap_or_default();
+                let bytes = insn.bytes();
                 edges.insn(insn.ip, insn.isid, insn.class, bytes).into_iter().for_each(&mut edge);
             }
         })
@@ -397,23 +263,24 @@ impl LibiptImage<'_> {
     #[inline(always)]
     fn walk(&self, trace: &[u8], mut each: impl FnMut(Step<'_>)) -> Result<()> {
         let libipt = self.libipt;
-        let config = config(trace);
+        let config = Config::new(trace);
         let image = self.handle.context("libipt: no image")?;
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
-        let decoder =
-            unsafe { (libipt.insn_alloc)(&raw const config) }.context("libipt: no instruction decoder")?;
+        let decoder = there(
+            unsafe { (libipt.0.pt_insn_alloc_decoder)(&raw const config) },
+            "libipt: no instruction decoder",
+        )?;
         // SAFETY: both are allocated; the image is freed after the decoder.
-        let set = unsafe { (libipt.insn_set_image)(decoder, image) };
-        let (mut insn, mut event) = (PtInsn::default(), PtEvent::default());
+        let set = unsafe { (libipt.0.pt_insn_set_image)(decoder, image) };
+        let (mut insn, mut event) = (Insn::default(), PtEvent::NONE);
         if set >= 0 {
             // SAFETY: the decoder is allocated.
-            while let mut status @ 0.. = unsafe { (libipt.insn_sync_forward)(decoder) } {
+            while let mut status @ 0.. = unsafe { (libipt.0.pt_insn_sync_forward)(decoder) } {
                 each(Step::Sync);
                 while status >= 0 && status & STATUS_END_OF_STREAM == 0 {
                     if status & STATUS_EVENT_PENDING != 0 {
                         // SAFETY: the decoder is allocated, and the event has the given size.
-                        status =
-                            unsafe { (libipt.insn_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
+                        status = unsafe { (libipt.0.pt_insn_event)(decoder, &raw mut event, PtEvent::SIZE) };
                         if status >= 0 {
                             each(Step::Event(&event));
                         }
@@ -421,7 +288,9 @@ impl LibiptImage<'_> {
                     }
                     insn.class = 0;
                     // SAFETY: the decoder is allocated, and the instruction has the given size.
-                    status = unsafe { (libipt.insn_next)(decoder, &raw mut insn, size_of::<PtInsn>()) };
+                    status = unsafe {
+                        (libipt.0.pt_insn_next)(decoder, (&raw mut insn).cast(), size_of::<Insn>())
+                    };
                     // After an error, the instruction before it counts if its class is known.
                     if status >= 0 || insn.class != 0 {
                         each(Step::Insn(&insn));
@@ -430,7 +299,7 @@ impl LibiptImage<'_> {
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
-        unsafe { (libipt.insn_free)(decoder) };
+        unsafe { (libipt.0.pt_insn_free_decoder)(decoder) };
         Ok(())
     }
 
@@ -441,31 +310,32 @@ impl LibiptImage<'_> {
     /// If libipt returns no decoder.
     pub fn blocks(&self, trace: &[u8]) -> Result<(u64, u64)> {
         let libipt = self.libipt;
-        let config = config(trace);
+        let config = Config::new(trace);
         let image = self.handle.context("libipt: no image")?;
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
-        let decoder = unsafe { (libipt.blk_alloc)(&raw const config) }.context("libipt: no block decoder")?;
+        let decoder =
+            there(unsafe { (libipt.0.pt_blk_alloc_decoder)(&raw const config) }, "libipt: no block decoder")?;
         // SAFETY: both are allocated; the image is freed after the decoder.
-        let status = unsafe { (libipt.blk_set_image)(decoder, image) };
+        let status = unsafe { (libipt.0.pt_blk_set_image)(decoder, image) };
         let mut counts = (0, 0);
         if status >= 0 {
             // SAFETY: the decoder is allocated.
-            while let status @ 0.. = unsafe { (libipt.blk_sync_forward)(decoder) } {
+            while let status @ 0.. = unsafe { (libipt.0.pt_blk_sync_forward)(decoder) } {
                 self.until_error(decoder, status, &mut counts);
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
-        unsafe { (libipt.blk_free)(decoder) };
+        unsafe { (libipt.0.pt_blk_free_decoder)(decoder) };
         Ok(counts)
     }
 
-    fn until_error(&self, decoder: TimedHandle, mut status: c_int, (insns, blocks): &mut (u64, u64)) {
+    fn until_error(&self, decoder: Handle, mut status: c_int, (insns, blocks): &mut (u64, u64)) {
         let mut block = Block::default();
-        let mut event = PtEvent::default();
+        let mut event = PtEvent::NONE;
         loop {
             while status & STATUS_EVENT_PENDING != 0 {
                 // SAFETY: the decoder is allocated, and the event has the given size.
-                status = unsafe { (self.libipt.blk_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
+                status = unsafe { (self.libipt.0.pt_blk_event)(decoder, &raw mut event, PtEvent::SIZE) };
                 if status < 0 {
                     return;
                 }
@@ -475,7 +345,8 @@ impl LibiptImage<'_> {
             }
             block.insns = 0;
             // SAFETY: the decoder is allocated, and the block has the given size.
-            status = unsafe { (self.libipt.blk_next)(decoder, &raw mut block, size_of::<Block>()) };
+            status =
+                unsafe { (self.libipt.0.pt_blk_next)(decoder, (&raw mut block).cast(), size_of::<Block>()) };
             // An error may follow some instructions of the block; these count too.
             *insns += u64::from(block.insns);
             *blocks += u64::from(block.insns > 0);
@@ -490,23 +361,15 @@ impl Drop for LibiptImage<'_> {
     fn drop(&mut self) {
         if let Some(image) = self.handle {
             // SAFETY: it was allocated, and no decoder has it any more.
-            unsafe { (self.libipt.image_free)(image) };
+            unsafe { (self.libipt.0.pt_image_free)(image) };
         }
         // SAFETY: it was allocated, and no image has it any more.
-        unsafe { (self.libipt.cache_free)(self.cache) };
+        unsafe { (self.libipt.0.pt_iscache_free)(self.cache) };
     }
 }
 
-fn config(trace: &[u8]) -> PtConfig {
-    let range = trace.as_ptr_range();
-    let size = size_of::<PtConfig>();
-    PtConfig {
-        size,
-        begin: range.start,
-        end: range.end,
-        callback: 0,
-        context: 0,
-        cpu: [0; 2],
-        errata: [0; 16],
-    }
+/// Returns what libipt has allocated.
+fn there(handle: Handle, missing: &'static str) -> Result<Handle> {
+    ensure!(!handle.is_null(), missing);
+    Ok(handle)
 }

@@ -2,11 +2,11 @@
 
 use super::{
     Cpu, DecodeError, Decoded, Section, TOO_MANY_INSTRUCTIONS,
-    edges::EdgeFinder,
-    library::{
-        AddressSpace, ERROR_END_OF_STREAM, ERROR_NO_MEMORY_MAPPED, EVENT_OVERFLOW, Handle, Insn, InsnEvent,
-        Library, STATUS_END_OF_STREAM, STATUS_EVENT_PENDING,
+    binding::{
+        ERROR_END_OF_STREAM, ERROR_NO_MEMORY_MAPPED, EVENT_OVERFLOW, Handle, Insn, Library, PtEvent,
+        STATUS_END_OF_STREAM, STATUS_EVENT_PENDING,
     },
+    edges::EdgeFinder,
 };
 use std::{
     ffi::{c_int, c_void},
@@ -32,20 +32,24 @@ impl<'a> Decoder<'a> {
     ) -> Option<Self> {
         let config = libipt.config(cpu, trace);
         // SAFETY: the trace outlives the decoder; libipt copies the configuration and only reads the trace.
-        let handle = unsafe { (libipt.alloc_decoder)(&raw const config) }?;
+        let handle = unsafe { (libipt.pt_insn_alloc_decoder)(&raw const config) };
+        if handle.is_null() {
+            return None;
+        }
         let decoder = Self { libipt, handle, most, decoded: Decoded::default() };
         // SAFETY: the decoder was allocated above and not freed.
-        let image = unsafe { (libipt.get_image)(handle) }?;
+        let image = unsafe { (libipt.pt_insn_get_image)(handle) };
         // SAFETY: the image is the decoder's; the sections outlive it.
-        let status =
-            unsafe { (libipt.set_callback)(image, Some(read_memory), (&raw const *sections).cast()) };
+        let status = unsafe {
+            (libipt.pt_image_set_callback)(image, Some(read_memory), (&raw const *sections).cast_mut().cast())
+        };
         (status >= 0).then_some(decoder)
     }
 
     /// Decodes up to the first error.
     pub(super) fn run_to_error(mut self) -> Decoded {
         // SAFETY: the decoder is allocated.
-        let status = unsafe { (self.libipt.sync_forward)(self.handle) };
+        let status = unsafe { (self.libipt.pt_insn_sync_forward)(self.handle) };
         let end = if status < 0 { Err(status) } else { self.until_error(status) };
         if let Err(status) = end
             && status != -ERROR_END_OF_STREAM
@@ -60,7 +64,7 @@ impl<'a> Decoder<'a> {
         let mut last_sync_error = None;
         loop {
             // SAFETY: the decoder is allocated.
-            let status = unsafe { (self.libipt.sync_forward)(self.handle) };
+            let status = unsafe { (self.libipt.pt_insn_sync_forward)(self.handle) };
             if status == -ERROR_END_OF_STREAM {
                 break;
             }
@@ -89,9 +93,9 @@ impl<'a> Decoder<'a> {
         let mut edges = EdgeFinder::default();
         while self.decoded.addresses.len() < self.most {
             while status & STATUS_EVENT_PENDING != 0 {
-                let mut event = InsnEvent::default();
+                let mut event = PtEvent::NONE;
                 // SAFETY: the decoder is allocated, and the event has the given size.
-                status = unsafe { (self.libipt.event)(self.handle, &raw mut event, size_of::<InsnEvent>()) };
+                status = unsafe { (self.libipt.pt_insn_event)(self.handle, &raw mut event, PtEvent::SIZE) };
                 if status < 0 {
                     return Err(status);
                 }
@@ -103,11 +107,12 @@ impl<'a> Decoder<'a> {
             }
             let mut insn = Insn::default();
             // SAFETY: the decoder is allocated, and the instruction has the given size.
-            status = unsafe { (self.libipt.next)(self.handle, &raw mut insn, size_of::<Insn>()) };
+            status =
+                unsafe { (self.libipt.pt_insn_next)(self.handle, (&raw mut insn).cast(), size_of::<Insn>()) };
             // An error may be caused by the data after an instruction; then that instruction counts too.
             if status >= 0 || insn.class != 0 {
                 self.decoded.addresses.push(insn.ip);
-                self.decoded.edges.extend(edges.insn(insn.ip, insn.section, insn.class, insn.bytes()));
+                self.decoded.edges.extend(edges.insn(insn.ip, insn.isid, insn.class, insn.bytes()));
             }
             if status < 0 {
                 return Err(status);
@@ -127,7 +132,7 @@ impl<'a> Decoder<'a> {
     fn offset(&self) -> u64 {
         let mut offset = 0;
         // SAFETY: the decoder is allocated; it writes one number.
-        unsafe { (self.libipt.get_offset)(self.handle, &raw mut offset) };
+        unsafe { (self.libipt.pt_insn_get_offset)(self.handle, &raw mut offset) };
         offset
     }
 }
@@ -135,7 +140,7 @@ impl<'a> Decoder<'a> {
 impl Drop for Decoder<'_> {
     fn drop(&mut self) {
         // SAFETY: the decoder was allocated and is not used any more.
-        unsafe { (self.libipt.free_decoder)(self.handle) };
+        unsafe { (self.libipt.pt_insn_free_decoder)(self.handle) };
     }
 }
 
@@ -146,7 +151,7 @@ impl Drop for Decoder<'_> {
 unsafe extern "C" fn read_memory(
     buffer: *mut u8,
     size: usize,
-    asid: *const AddressSpace,
+    asid: *const [u64; 3],
     ip: u64,
     context: *mut c_void,
 ) -> c_int {
@@ -156,7 +161,7 @@ unsafe extern "C" fn read_memory(
     // were read.
     let buffer = unsafe { slice::from_raw_parts_mut(buffer, size) };
     // SAFETY: libipt passes the address space that it is decoding.
-    let cr3 = unsafe { (*asid).cr3 };
+    let [_, cr3, _] = unsafe { *asid };
     match read(sections, ip, cr3, buffer) {
         0 => -ERROR_NO_MEMORY_MAPPED,
         read => c_int::try_from(read).unwrap_or(c_int::MAX),

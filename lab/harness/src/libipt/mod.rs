@@ -3,6 +3,7 @@
 //! The library is loaded at run time, so that it is not needed for building. [`release`] has the required releases and
 //! their locations.
 
+pub(crate) mod binding;
 pub(crate) mod edges;
 mod insns;
 mod library;
@@ -13,8 +14,8 @@ mod tests;
 
 pub use library::Cpu;
 
+use binding::Library;
 use insns::Decoder;
-use library::Library;
 use release::Release;
 use std::fmt;
 

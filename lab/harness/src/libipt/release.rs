@@ -69,12 +69,12 @@ pub static RELEASES: [&Release; 2] = [&V2_0_5, &V2_1_2];
 
 /// `struct pt_version`.
 #[repr(C)]
-struct Version {
-    major: u8,
-    minor: u8,
-    patch: u16,
-    build: u32,
-    ext: *const c_char,
+pub(crate) struct Version {
+    pub(crate) major: u8,
+    pub(crate) minor: u8,
+    pub(crate) patch: u16,
+    pub(crate) build: u32,
+    pub(crate) ext: *const c_char,
 }
 
 impl Release {
