@@ -3,7 +3,7 @@
 use crate::{cpu::BadCpu, file::FileError, number};
 use std::fmt;
 
-/// The arguments that are not read yet.
+/// The unread arguments.
 #[derive(Debug)]
 pub struct Args {
     rest: std::vec::IntoIter<String>,
@@ -15,7 +15,7 @@ impl Args {
         Self { rest: args.into_iter().collect::<Vec<_>>().into_iter() }
     }
 
-    /// Returns whether no argument is left.
+    /// Returns true if no argument is left.
     pub fn is_empty(&self) -> bool {
         self.rest.as_slice().is_empty()
     }
@@ -25,7 +25,7 @@ impl Args {
         self.rest.as_slice().first().map(String::as_str)
     }
 
-    /// Takes the value of `option`, whatever it looks like.
+    /// Takes the value of `option`, even one that looks like an option.
     ///
     /// # Errors
     /// [`UsageError::MissingArgument`] if no argument is left.
@@ -69,7 +69,7 @@ impl Iterator for Args {
     }
 }
 
-/// What is wrong with a command line. The programs print it after their name.
+/// An error in a command line. The programs print it after their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsageError {
     /// There is no such option.
@@ -90,7 +90,7 @@ pub enum UsageError {
         /// The value.
         argument: String,
     },
-    /// `--cpu` with something other than a processor.
+    /// The value of `--cpu` is not a processor.
     BadCpu,
     /// ptdump was given no trace.
     NoTrace,
@@ -104,9 +104,9 @@ pub enum UsageError {
     TimeAndTcal,
     /// `--cpu` after the trace.
     CpuAfterTrace,
-    /// This option after the trace.
+    /// This option follows the trace.
     OptionAfterTrace(String),
-    /// `--pevent:sample-config` with something other than `ID:V`.
+    /// The value of `--pevent:sample-config` is not `ID:V`.
     BadSampleConfig {
         /// The part of the argument that libipt's program shows.
         shown: String,
@@ -119,14 +119,14 @@ pub enum UsageError {
     Records {
         /// The file.
         file: String,
-        /// Why.
+        /// The reason.
         error: &'static str,
     },
     /// An image that cannot be read.
     Image {
         /// The file or folder.
         file: String,
-        /// Why.
+        /// The reason.
         error: String,
     },
     /// A raw file without an address.
@@ -137,14 +137,14 @@ pub enum UsageError {
         file: String,
         /// Its address.
         base: u64,
-        /// Why.
+        /// The reason.
         error: &'static str,
     },
     /// An ELF file that cannot be opened.
     NoElf {
         /// The file.
         file: String,
-        /// The system's text for why.
+        /// The system's text for the reason.
         error: String,
     },
     /// Not an ELF file.
@@ -159,7 +159,7 @@ pub enum UsageError {
         file: String,
         /// The header in which the file ends.
         header: ElfHeader,
-        /// Whether the path is a folder.
+        /// True if the path is a folder.
         is_folder: bool,
     },
 }

@@ -3,7 +3,7 @@
 /// Returns the number at the front of `text` and the text after it, or 0 and the whole text if there is no number.
 /// Returns `None` for a number above 64 bits.
 ///
-/// Blanks and a sign may come first. A leading `0x` makes the number hexadecimal, another leading `0` octal.
+/// Blanks and a sign may precede the number. A leading `0x` makes the number hexadecimal, another leading `0` octal.
 pub fn split(text: &str) -> Option<(u64, &str)> {
     let unsigned = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let (negative, unsigned) = match unsigned.strip_prefix(['-', '+']) {

@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn times_are_those_that_perf_prints() {
-        // `perf script -F time,tsc`-like pairs: of a TSC of 2.596 GHz.
+        // The clock of a TSC at 2.596 GHz, with pairs as `perf script -F time,tsc` prints them.
         let clock = PerfClock { zero: 18_446_744_072_137_855_251, shift: 31, mult: 827_196_680 };
         let zero = 18_446_744_072_137_855_251_u64;
         for tsc in [0, 1, 2, 1 << 31, 0x9_1c92_e3e9, 0x12_a2f8_e399, u64::MAX >> 1] {

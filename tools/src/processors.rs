@@ -3,7 +3,7 @@
 use pugmark_decoder_core::errata::{Cpu, Vendor};
 use std::{fmt::Write, io};
 
-/// The name, family, model, and the names under which the processor was sold.
+/// Name, family, model, and the names under which the processor was sold.
 ///
 /// Source: SDM vol. 4, "Model-Specific Registers", Table 2-1, "CPUID Signature Values of DisplayFamily_DisplayModel";
 /// the names are those of Linux, `arch/x86/include/asm/intel-family.h`, in small letters and with hyphens.
@@ -63,7 +63,7 @@ const PROCESSORS: [(&str, u16, u8, &str); 48] = [
 pub fn by_name(name: &str) -> Option<Cpu> {
     let bare = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
     let wanted = bare(name);
-    // A name that only a server has is also accepted without its X.
+    // The final X of a server's name may be left out where no other processor has that name.
     let (_, family, model, _) = PROCESSORS
         .iter()
         .find(|(name, ..)| bare(name) == wanted)
@@ -88,7 +88,7 @@ pub fn host() -> Option<Cpu> {
     None
 }
 
-/// Writes the names, one a line.
+/// Writes the processors' names, one a line.
 ///
 /// # Errors
 /// Those of `out`.

@@ -15,7 +15,7 @@ const TRACE: &[u8] = b"\
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
 
-/// `leaf` runs twice of three times; `never` does not run.
+/// `leaf` runs in two of three rounds; `never` does not run.
 const PROGRAM: &str = r"
 #include <stdlib.h>
 __attribute__((noinline)) int leaf(int x) { return x * 3 + 1; }
@@ -69,8 +69,8 @@ fn an_edge_is_a_branch_and_where_it_went() {
     let folder = Scratch::new("edges");
     let raw = ["coverage", "-f", "edges", "--raw", "code:0x1000"];
     assert_eq!(folder.text(&[&raw[..], &["trace"]].concat()), "0x1002 0x1005 1\n0x1006 0x1000 1\n");
-    // FUP (1005), TIP (1000): an interrupt whose handler is the same code. Where it leads is no edge, but the branch to
-    // what it interrupts is one.
+    // FUP (1005), TIP (1000): an interrupt whose handler is the same code. The way into the handler is no edge, but the
+    // branch back to the interrupted code is one.
     fs::write(folder.0.join("interrupt"), [TRACE, b"\x3d\x05\x10\x2d\0\x10\x06", &[0; 8]].concat()).unwrap();
     assert_eq!(folder.text(&[&raw[..], &["interrupt"]].concat()), "0x1002 0x1005 2\n0x1006 0x1000 1\n");
     // Not taken, taken.
@@ -115,7 +115,7 @@ fn refusals_say_what_to_do() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && stderr.contains(text), "{arguments:?}: {stderr}");
     }
-    // Nothing was executed.
+    // No code was executed.
     let output = folder.pugmark(&["coverage", "-f", "edges", "--raw", "code:0x2000", "trace"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("`pugmark decode` says more"));
@@ -163,7 +163,7 @@ fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
     let new = folder.text(&[&of[..], &["-f", "blocks", "--diff", "ten", "none"]].concat());
     let signs: BTreeSet<&str> =
         new.lines().filter(|line| line.contains(" main")).map(|line| &line[..2]).collect();
-    // `return 3` is executed without a word alone.
+    // `return 3` is executed only without an argument.
     assert_eq!(signs, BTreeSet::from(["+ ", "- "]), "{new}");
     assert!(new.contains("+ hit ") && new.contains(" 6 leaf\n"), "{new}");
 
@@ -184,7 +184,8 @@ fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
     assert_eq!((read, drcov.basic_blocks.len() as u64), (hit, number(&ten, "blocks_hit")));
 }
 
-/// Of traces of different builds, or at different addresses, there is no difference: an address means two things.
+/// The difference between traces of different builds, or at different addresses, is refused: an address has two
+/// meanings.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn traces_of_different_code_are_not_compared() {
@@ -212,16 +213,16 @@ fn traces_of_different_code_are_not_compared() {
     folder.text(&["coverage", "--diff", "old", "old"]);
     let said = refusal(&["--diff", "elsewhere", "old"]);
     assert!(said.contains("in old and at 0x") && said.contains("without --aslr"), "{said}");
-    // Another constant in a function, and everything else where it was.
+    // Another constant in one function; all other code is at the same place.
     assert!(build(&PROGRAM.replace("x / 7", "x / 9")));
     record("new", &[]);
     let said = refusal(&["--diff", "old", "new"]);
     assert!(said.contains("program has changed since old was recorded, and not since new was"), "{said}");
     let said = refusal(&["old"]);
     assert!(said.contains("either the file has changed since it was recorded"), "{said}");
-    // With pages that are the same, the functions are compared.
+    // With equal pages, functions are compared.
     let large = |number: u32| {
-        // Four pages of instructions, each of them another one.
+        // Four pages of instructions, all different.
         let filler = ".set i, 0\\n.rept 3000\\naddl $i, %%eax\\n.set i, i + 1\\n.endr";
         let filler = format!(
             "__attribute__((constructor)) void filler(void) {{ __asm__(\"{filler}\" ::: \"eax\"); }}"
@@ -296,7 +297,7 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
         text.contains(&format!("LH:{}\n", counts.values().filter(|count| **count > 0).count())),
         "{text}"
     );
-    // The lines one by one, of the recorded program; a run does not differ from itself.
+    // The lines of the recorded program; a run does not differ from itself.
     let listed = folder.text(&["coverage", "-f", "lines", "rec"]);
     let row = |line: &str| -> Option<(u32, u64)> {
         let (count, place) = line.trim().split_once("  ")?;
@@ -304,7 +305,7 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
     };
     assert_eq!(listed.lines().filter_map(row).collect::<BTreeMap<_, _>>(), counts, "{listed}");
     assert_eq!(folder.text(&["coverage", "-f", "lines", "--diff", "rec", "rec"]), "");
-    // Each block has the line that addr2line gives to its first address, where the file has one.
+    // Each block has the line that addr2line gives to its first address, if the file has one.
     let blocks = folder.text(&["coverage", "-f", "blocks", "rec"]);
     let rows: Vec<Vec<&str>> = blocks.lines().map(|line| line.split_whitespace().collect()).collect();
     let start = |row: &[&str]| u64::from_str_radix(&row[1].split_once('-').unwrap().0[2..], 16).unwrap();
@@ -322,7 +323,7 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
         }
         assert!(rows.iter().filter(|row| row.len() == 5).count() > 8, "{blocks}");
     }
-    // What only the run with more arguments has executed, from either side.
+    // The lines that only the run with more arguments has executed, from either side.
     folder.pugmark(&["record", "-o", "more.rec", "--", "./lines", "1", "2", "3", "4", "5"]);
     for (sign, runs) in [("+ ", ["more.rec", "rec"]), ("- ", ["rec", "more.rec"])] {
         let differ = folder.text(&[&["coverage", "-f", "lines", "--diff"], &runs[..]].concat());
@@ -334,7 +335,7 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
             [9, 10, 11, 20].into_iter().filter(|line| counts.contains_key(line)).collect();
         assert_eq!(lines, only_more, "{differ}");
     }
-    // The same program, counting itself.
+    // The same program, with gcov's counters compiled in.
     run("cc", &["--coverage", "-O0", "-o", "counted", "lines.c"]).unwrap();
     run("./counted", &[]).unwrap();
     match run("gcov", &["-t", "counted-lines.gcda"]) {
@@ -349,7 +350,7 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
             };
             let truth: BTreeMap<u32, u64> = text.lines().filter_map(row).collect();
             assert!(truth.len() > 12, "{text}");
-            // gcov takes the last line of a function for none of its code, if nothing but its end is there.
+            // gcov has no line for code of a function's last line if only the function's end is on it.
             let ours: BTreeMap<u32, u64> = counts
                 .iter()
                 .filter(|(line, _)| truth.contains_key(line))
@@ -369,7 +370,7 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
             assert!(text.contains(&lines) && text.contains("(2 of 3 functions)"), "{text}");
         }
     }
-    // Without debug information there are no lines.
+    // Without debug information, no lines are known.
     run("cc", &["-O0", "-o", "bare", "lines.c"]).unwrap();
     folder.text(&["record", "-o", "bare.rec", "--", "./bare"]);
     let output = folder.pugmark(&["coverage", "--of", "bare", "-f", "lcov", "bare.rec"]);

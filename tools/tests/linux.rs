@@ -1,5 +1,5 @@
-//! `perf record` in Debian's Linux on the monitor: what perf's own decoder and ours make of its file is what the
-//! monitor logged.
+//! Runs `perf record` in Debian's Linux on the monitor, and compares the results of perf's own decoder and of ours with
+//! the monitor's log.
 //!
 //! ```sh
 //! PUGMARK_LONG=1 cargo test -p pugmark-tools --test linux -- --nocapture     # the whole table
@@ -10,7 +10,7 @@ use pugmark_harness::linux::packages::{self, Packages};
 use pugmark_harness::linux::verify::{Verified, Verify, all, short};
 use std::path::PathBuf;
 
-/// Finds what a machine must have to boot Linux; otherwise reports that the test is skipped.
+/// Finds the requirements for booting Linux; otherwise reports that the test is skipped.
 fn find() -> Option<Verify> {
     let mut packages = Packages { no_install: true, tell: &mut |_| {} };
     let perf = PathBuf::from("/usr/bin/perf");

@@ -81,7 +81,7 @@ fn completions_are_scripts_that_name_each_command() {
     }
 }
 
-/// What `pugmark pmc list` shows on a terminal with these variables.
+/// Returns the output of `pugmark pmc list` on a terminal with these environment variables.
 #[cfg(target_os = "linux")]
 fn shown(variables: &[(&str, &str)]) -> String {
     use std::io::Read;
@@ -90,7 +90,7 @@ fn shown(variables: &[(&str, &str)]) -> String {
     command.args(["pmc", "list"]).env_remove("PAGER").env_remove("PUGMARK_PAGER").env_remove("LESS");
     command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(second);
     let mut child = command.spawn().unwrap();
-    // The command has the only other copy of the terminal.
+    // The command holds the only other descriptor of the terminal.
     drop(command);
     let mut seen = vec![];
     let mut bytes = [0; 4096];
@@ -116,13 +116,13 @@ fn long_text_goes_through_the_pager_only_on_a_terminal() {
     ] {
         assert_eq!(shown(variables), **expected, "{variables:?}");
     }
-    // The pager has options, unless the user has chosen some.
+    // The pager gets options, unless the user has set some.
     let options = "cat > /dev/null; echo \"$LESS\"";
     for (less, expected) in [(None, "FRX\n"), (Some("-i"), "-i\n"), (Some(""), "\n")] {
         let variables = [("PAGER", options)].into_iter().chain(less.map(|less| ("LESS", less)));
         assert_eq!(shown(&variables.collect::<Vec<_>>()), expected, "{less:?}");
     }
-    // A reader who leaves the pager early is no failure.
+    // Leaving the pager early is no failure.
     assert_eq!(shown(&[("PAGER", "head -n 1")]).lines().count(), 1);
     let output =
         Command::new(env!("CARGO_BIN_EXE_pugmark")).args(["pmc", "list"]).env("PAGER", pager).output();

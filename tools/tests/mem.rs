@@ -1,4 +1,4 @@
-//! `pugmark mem`, held against what `perf script` prints of the same samples.
+//! `pugmark mem`, compared with the output of `perf script` for the same samples.
 
 use serde_json::{Value, json};
 use std::{
@@ -22,7 +22,7 @@ impl Scratch {
         Command::new(env!("CARGO_BIN_EXE_pugmark")).args(arguments).current_dir(&self.0).output().unwrap()
     }
 
-    /// The report as JSON.
+    /// Returns the report as JSON.
     fn report(&self, arguments: &[&str]) -> Value {
         let output = self.pugmark(&[&["mem", "--json", "--limit", "0"], arguments].concat());
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -40,7 +40,7 @@ fn longs(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// A record: its kind, and what follows the header.
+/// Returns a record, given its kind and the bytes after its header.
 fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
     let size = 8 + body.len() as u16;
     [&kind.to_le_bytes()[..], &misc.to_le_bytes(), &size.to_le_bytes(), body].concat()
@@ -50,14 +50,14 @@ const MMAP: u32 = 1;
 const COMM: u32 = 3;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
-/// The code is a program's.
+/// The code belongs to a program.
 const USER: u16 = 2;
-/// The process has executed another file.
+/// The process has executed another program.
 const EXECUTED: u16 = 1 << 13;
-/// What is mapped is not code.
+/// The mapping is not code.
 const DATA: u16 = 1 << 13;
 
-/// A text that ends with zeros, in whole longs.
+/// Returns a text that is padded with zeros to whole longs.
 fn text(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize((bytes.len() + 1).next_multiple_of(8), 0);
@@ -73,7 +73,7 @@ fn mapping(misc: u16, process: u32, address: u64, len: u64, offset: u64, path: &
     record(MMAP, misc, &[ids, longs(&[address, len, offset]), text(path)].concat())
 }
 
-/// IP, TID, ADDR, CPU, WEIGHT and DATA_SRC.
+/// The fields of samples: IP, TID, ADDR, CPU, WEIGHT and DATA_SRC.
 const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 7 | 1 << 14 | 1 << 15;
 
 /// A sample of an access.
@@ -102,15 +102,15 @@ impl Access {
     }
 }
 
-/// The number of the event's PMU, of those that have numbers only.
+/// The number of the PMU of raw events.
 const RAW_EVENTS: u32 = 4;
 
-/// A file of `perf record` with these records of an event of `sample_type`.
+/// Returns a file of `perf record` with these records of an event of `sample_type`.
 fn perf_data(sample_type: u64, records: &[Vec<u8>]) -> Vec<u8> {
     perf_data_with(RAW_EVENTS, sample_type, &[], records)
 }
 
-/// The same of an event of a PMU, with features, each with its number.
+/// Returns the same for an event of a PMU, with features, each with its number.
 fn perf_data_with(pmu: u32, sample_type: u64, features: &[(u32, Vec<u8>)], records: &[Vec<u8>]) -> Vec<u8> {
     const EVENT_BYTES: usize = 128;
     let data = records.concat();
@@ -119,7 +119,7 @@ fn perf_data_with(pmu: u32, sample_type: u64, features: &[(u32, Vec<u8>)], recor
     let header = [u64::from_le_bytes(*b"PERFILE2"), 104];
     let bits = features.iter().map(|(number, _)| 1 << number).sum();
     let rest = [begin as u64, data.len() as u64, 0, 0, bits, 0, 0, 0];
-    // Type and size, config, period, what samples have.
+    // Type and size, config, period, the fields of samples.
     let mut event = longs(&[u64::from(pmu) | (EVENT_BYTES as u64) << 32, 0x1cd, 1000, sample_type]);
     event.resize(EVENT_BYTES + 16, 0);
     let mut at = (begin + data.len() + 16 * features.len()) as u64;
@@ -132,14 +132,14 @@ fn perf_data_with(pmu: u32, sample_type: u64, features: &[(u32, Vec<u8>)], recor
     [longs(&header), longs(&event_section), longs(&rest), event, data, sections, features].concat()
 }
 
-/// Every value that a field of `data_src` can have on some processor, with others that are random.
+/// Returns accesses with every value that a field of `data_src` has on some processor, and random other fields.
 fn accesses() -> Vec<Access> {
     let levels: Vec<u64> = [0x8, 0x10, 0x20, 0x40, 0x80, 0x100, 0x200, 0x400, 0x800, 0x1000, 0x2000]
         .into_iter()
         .flat_map(|level| [level | 2, level | 4])
         .chain([1])
         .map(|level| level << 5)
-        // Linux tells of newer processors by a number, whether it is remote, and how far.
+        // For newer processors, Linux has a number, a bit for remote, and the number of hops.
         .chain((1..=4).chain(9..=15).map(|number| number << 33))
         .chain([1, 2, 3, 0xb, 0xd].map(|number| number << 33 | 1 << 37))
         .chain([1, 2].map(|hops| 0xb << 33 | 1 << 37 | hops << 43))
@@ -154,7 +154,7 @@ fn accesses() -> Vec<Access> {
     let mut found = vec![];
     for round in 0..40 {
         for level in &levels {
-            // None, hit and miss, with the L1, the L2, or a walk.
+            // None, hit and miss, in the L1 or the L2, or by a walk.
             let tlb = [1, 2 | 8, 2 | 0x10, 4 | 0x10][random(4) as usize];
             let operation = [LOAD, LOAD, STORE, 1][random(4) as usize];
             let snoop = [1, 2, 4, 8, 0x10][random(5) as usize];
@@ -173,7 +173,7 @@ fn accesses() -> Vec<Access> {
     found
 }
 
-/// What perf calls a level, and what we do.
+/// The names of levels: perf's, and ours.
 const LEVELS: [(&str, &str); 24] = [
     ("N/A", "unknown"),
     ("L1", "L1"),
@@ -214,7 +214,7 @@ fn what_perf_script_prints_of_accesses_is_what_is_counted() {
         return;
     };
     let printed = String::from_utf8(output.stdout).unwrap();
-    // Of each access: operation, level and state of the line; translation; cache line; latency.
+    // Each access has operation, level and state of the line; translation; cache line; latency.
     let (mut sources, mut translations, mut lines) =
         (BTreeMap::new(), BTreeMap::new(), BTreeMap::<u64, BTreeSet<u64>>::new());
     let (mut latencies, mut locked, mut count) = (vec![], 0, 0);
@@ -281,7 +281,7 @@ fn what_perf_script_prints_of_accesses_is_what_is_counted() {
     assert_eq!(found, lines.into_iter().map(|(line, threads)| (line, threads.len() as u64)).collect());
 }
 
-/// What is recorded of a program is named by its symbols and its debug information, in all processes that have it.
+/// Samples of a program are named by its symbols and its debug information, in all processes that have the program.
 #[cfg(target_os = "linux")]
 #[test]
 fn data_and_code_are_named_as_nm_and_addr2line_do() {
@@ -307,7 +307,7 @@ fn data_and_code_are_named_as_nm_and_addr2line_do() {
         u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap()
     };
     let ip = address("work") + 4;
-    // The program is at two places: in process 20, and in 22, which is a child of 21 and executes nothing else.
+    // The program is at two places: in process 20, and in 22, a child of 21 that executes no other program.
     let bytes = fs::read(folder.0.join("bin/program")).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let mappings = |process: u32, moved: u64| -> Vec<Vec<u8>> {
@@ -336,7 +336,7 @@ fn data_and_code_are_named_as_nm_and_addr2line_do() {
     let mut records = mappings(20, PLACES[0]);
     records.extend(mappings(21, PLACES[1]));
     records.push(fork(21, 22));
-    // What the parent executes and maps later is not the child's.
+    // Later executions and mappings of the parent do not affect the child.
     records.push(comm(EXECUTED, 21, 21, "other"));
     records.push(mapping(0, 21, PLACES[1], 0x100_0000, 0, "/bin/other"));
     records.push(access(20, PLACES[0], address("second"), HIT | STORE).record());
@@ -365,7 +365,7 @@ fn data_and_code_are_named_as_nm_and_addr2line_do() {
     }
 }
 
-/// A program whose threads count in one line, each for itself, and all in another one.
+/// A program whose threads count in one line, each in its own bytes, and all of them in another line.
 #[test]
 fn lines_that_threads_share_are_told_apart_by_whether_they_share_the_bytes() {
     let folder = Scratch::new("shared");
@@ -381,30 +381,30 @@ fn lines_that_threads_share_are_told_apart_by_whether_they_share_the_bytes() {
     let mut records = vec![comm(EXECUTED, 20, 20, "program"), comm(0, 20, 21, "worker")];
     records.push(mapping(DATA, 20, 0x1_0000, 0x10000, 0, "[heap]"));
     let accesses = [
-        // Two threads, each at its own place.
+        // Two threads, each with its own bytes.
         access(20, 0, 0x1_0000, STORE),
         access(20, 0, 0x1_0000, LOAD),
         access(21, 1, 0x1_0008, STORE),
-        // The same place.
+        // The same bytes.
         access(20, 0, 0x1_0040, STORE),
         access(21, 1, 0x1_0040, LOAD),
-        // Nobody writes.
+        // No thread writes.
         access(20, 0, 0x1_0080, LOAD),
         access(21, 1, 0x1_0088, LOAD),
-        // One processor.
+        // A single processor.
         access(20, 0, 0x1_00c0, STORE),
         access(21, 0, 0x1_00c8, STORE),
-        // One thread that moves.
+        // A single thread that moves to another processor.
         access(20, 0, 0x1_0100, STORE),
         access(20, 1, 0x1_0108, STORE),
-        // Both read what is written beside it.
+        // Both read the bytes beside the written ones.
         access(20, 0, 0x1_0140, LOAD),
         access(21, 1, 0x1_0140, LOAD),
         access(20, 0, 0x1_0148, STORE),
         // Another process has another line at the same address.
         Access { process: 30, ..access(30, 1, 0x1_0180, STORE) },
         access(20, 0, 0x1_0180, STORE),
-        // The kernel's addresses are the same in all; where no thread runs, it is the processor.
+        // The kernel's addresses are the same in all processes; without a thread, the processor takes its place.
         Access { process: 0, ..access(0, 0, 0xffff_8880_0000_0000, STORE) },
         Access { process: 0, ..access(0, 1, 0xffff_8880_0000_0008, STORE) },
     ];
@@ -438,7 +438,8 @@ fn lines_that_threads_share_are_told_apart_by_whether_they_share_the_bytes() {
     );
 }
 
-/// A raw sample of IBS for ops on Zen 4: a load of 8 bytes at 7008 that missed the L1 and hit the L2 after 77 cycles.
+/// Returns a raw sample of op IBS on Zen 4: a load of 8 bytes at 7008 that missed the L1 and hit the L2 after 77
+/// cycles.
 fn raw_op() -> Vec<u8> {
     let data3 = 1 | 1 << 7 | 1 << 17 | 4 << 22 | 77 << 32;
     // IbsOpCtl, IbsOpRip, IbsOpData to IbsOpData3, IbsDcLinAd, IbsDcPhysAd, IbsBrTarget.
@@ -456,9 +457,9 @@ fn raw_samples_of_ibs_are_counted_in_a_file_of_their_own() {
     assert_eq!((&report["samples"], &report["accesses"]), (&json!(2), &json!(2)));
     assert_eq!(report["sources"][0]["name"], "load L2");
     assert_eq!((&report["latency"]["sum"], &report["lines"][0]["address"]), (&json!(154), &json!("0x7000")));
-    // Nobody knows whose they are.
+    // The samples have no threads.
     assert_eq!(report["lines"][0]["threads"], 0);
-    // Before family 17h no bit says that the L2 missed.
+    // Before family 17h no bit reports a miss of the L2.
     let report = folder.report(&["--cpu", "0x10/0x02", "raw"]);
     assert_eq!(report["sources"][0]["name"], "load unknown");
 }
@@ -476,7 +477,7 @@ fn raw_samples_of_ibs_in_perfs_file_say_more_than_linux_does() {
     };
     let op = raw_op();
     let raw = [&(op.len() as u32).to_le_bytes()[..], &op].concat();
-    // IP, the raw sample, and that it was a store to the L1.
+    // IP, the raw sample, and the data source, a store to the L1.
     let body = [longs(&[0x40_1000]), raw, longs(&[HIT | STORE])].concat();
     let found = |processor: &str, pmu: &str| {
         let records = [record(SAMPLE, USER, &body)];
@@ -485,9 +486,9 @@ fn raw_samples_of_ibs_in_perfs_file_say_more_than_linux_does() {
         folder.report(&["perf.data"])["sources"][0]["name"].as_str().unwrap().to_owned()
     };
     assert_eq!(found("AuthenticAMD,25,17,1", "ibs_op"), "load L2");
-    // Before family 17h no bit says that the L2 missed.
+    // Before family 17h no bit reports a miss of the L2.
     assert_eq!(found("AuthenticAMD,16,2,3", "ibs_op"), "load unknown");
-    // Raw samples of others are something else.
+    // Raw samples of other events have another format.
     assert_eq!(found("AuthenticAMD,25,17,1", "other"), "store L1");
     assert_eq!(found("GenuineIntel,6,94,3", "ibs_op"), "load L2");
 }
@@ -521,7 +522,7 @@ fn a_file_without_accesses_says_why() {
         &perf_data(1, &[record(SAMPLE, USER, &longs(&[1]))]),
         "pugmark: plain: no sample of event 0 says what it accesses: `perf mem record`, or -d -W for `perf record`",
     );
-    // 1: nothing.
+    // 1: no operation.
     let nothing = Access { data_src: 1, ..access };
     refused(
         "nothing",

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-/// Runs the program and returns its output, its messages, and whether it succeeded.
+/// Runs the program. Returns its output, its messages, and true if it succeeded.
 fn run(arguments: &[&str], input: String) -> (String, String, bool) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_pugmark"))
         .arg("pmc")
@@ -21,7 +21,7 @@ fn run(arguments: &[&str], input: String) -> (String, String, bool) {
     let mut stdin = program.stdin.take().expect("standard input");
     let writer = thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = program.wait_with_output().expect("pugmark");
-    // A program that does not read its input may end before everything is written.
+    // A program that does not read its input may end before all of it is written.
     _ = writer.join();
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     (text(output.stdout), text(output.stderr), output.status.success())
@@ -57,7 +57,7 @@ fn a_processor_has_the_end_of_its_name_and_its_code_names() {
     }
     let info = |name: &str| print(&["info", &format!("{name}::RETIRED_INSTRUCTIONS")]);
     assert_eq!(info("zen4"), info("amd64_fam19h_zen4"));
-    // A blank line is between two blocks, and none before the first.
+    // A blank line separates two blocks, and does not precede the first.
     let both = print(&["info", "RETIRED_INSTRUCTIONS"]);
     assert_eq!(both.matches("RETIRED_INSTRUCTIONS 0xc0").count(), both.matches("\n\nRETIRED").count() + 1);
     let select = "pmc0 PERFEVTSEL0 MSR 0xc0010200";
@@ -165,7 +165,7 @@ fn list_and_info_describe() {
     assert_eq!(lines[5], "  0x07 ANY_READ: reads of any kind [default] [alone]");
     assert_eq!(lines[6], "  0xf0 ALL_CORES: any core [group 1] [default] [alone]");
     assert_eq!(lines[7], "  modifiers: k u e i c h g");
-    // Without a PMU, PMUs that have the same event share a block.
+    // Without a PMU in the request, PMUs with the same event share a block.
     let event = print(&["info", "PROBE"]);
     assert!(event.contains("  pmu: amd64_k8_revb amd64_k8_revc\n"), "{event}");
     let event = print(&["info", "fam10h_revc::IBSFETCH_EVENT"]);

@@ -29,7 +29,7 @@ const TRACE: &[u8] = b"\
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
 
-/// Makes a folder for one test, with the code and the trace in files.
+/// Makes a folder for one test, with the code and the trace as files.
 fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("pugmark-test-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -112,7 +112,7 @@ fn code_comes_from_images_and_raw_files_and_the_trace_from_pipes() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Makes an ELF file with the code after its headers, to be loaded at `vaddr`.
+/// Returns an ELF file with the code after its headers, to be loaded at `vaddr`.
 fn elf(vaddr: u64) -> Vec<u8> {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let size = CODE.len() as u64;
@@ -241,9 +241,9 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     assert_eq!(warning(&["decode", "-"], &[]), "pugmark: warning: - is empty: there is nothing to decode\n");
     assert!(warning(&["decode", "trace"], &[]).contains("no code was given"));
     assert_eq!(warning(&["decode", "--layer", "events", "trace"], &[]), "");
-    // PSB, PSBEND: nothing was executed, so no code is missing.
+    // PSB, PSBEND: no code is executed, so none is missing.
     assert_eq!(warning(&["decode", "-"], &[&TRACE[..16], b"\x02\x23"].concat()), "");
-    // A PERF_RECORD_COMM. There is no warning about a missing PSB, because branch records have none.
+    // A PERF_RECORD_COMM. Branch records have no PSB, so no warning about a missing one is due.
     let other = [3, 0, 0, 0, 0, 0, 8, 0];
     for layer in ["packets", "insns", "blocks"] {
         assert_eq!(
@@ -264,7 +264,7 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Reading does not crash, because the memory is reserved before.
+/// Reading does not crash, because its memory is reserved first.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_trace_that_is_larger_than_the_memory_is_refused() {
@@ -280,18 +280,19 @@ fn a_trace_that_is_larger_than_the_memory_is_refused() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Returns a thread that finds out whether the words appear on the screen before the program ends.
+/// Returns a thread that returns true if the words appear on the screen before the program ends.
 #[cfg(target_os = "linux")]
 fn watch(mut screen: fs::File, words: &'static [&str]) -> std::thread::JoinHandle<bool> {
     use std::io::Read;
-    // Only until the words are seen: a program that shows nothing would wait for the end of its input forever.
+    // The thread stops reading for words when it has seen them: a program that shows none would wait for the end of its
+    // input forever.
     std::thread::spawn(move || {
         let mut seen = vec![];
         let mut bytes = [0; 4096];
         while !words.iter().all(|words| String::from_utf8_lossy(&seen).contains(words)) {
             match screen.read(&mut bytes) {
                 Ok(count) if count > 0 => seen.extend(&bytes[..count]),
-                // The program has ended.
+                // The program ended.
                 _ => return false,
             }
         }
@@ -412,7 +413,7 @@ fn branch_records_are_decoded_in_each_layout() {
             );
             assert_eq!(totals["hash"], "0xd637118b87c9ce31", "{source} {layer}");
             assert_eq!(totals["errors"].as_array().unwrap().len(), 0, "{source} {layer}");
-            // No way without branches leads from the first record to the second.
+            // No path without a branch leads from the first record to the second.
             let totals = json(&folder, &arguments, &[&a[..], &record(0x1000, 0x1005), &c].concat());
             let error = &totals["errors"][0];
             assert_eq!(
@@ -478,7 +479,7 @@ fn several_threads_give_what_one_gives() {
         assert_eq!(speed("1"), speed("3"), "{layer}");
         assert_eq!(speed("1").1.is_string(), matches!(layer, "insns" | "blocks" | "edges"), "{layer}");
         if layer == "edges" {
-            // Two blocks for each TNT, less the one that is unknown at the start.
+            // Two blocks per TNT, except the one that is unknown at the start.
             assert_eq!(speed("1").0, 2 * 20 * 20_000);
             continue;
         }

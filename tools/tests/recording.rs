@@ -1,4 +1,4 @@
-//! Recordings as a whole: their descriptions are read, and their traces are compared with their truth.
+//! Whole recordings: descriptions are read, and traces are compared with their truth logs.
 
 use serde_json::{Value, json};
 use std::{
@@ -21,7 +21,7 @@ const PGE: &[u8] = b"\x71\0\x10\0\0\0\0";
 
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
-/// The number and hash of the instructions on the way of `TNT`: 1000, 1002; 1005, 1006, 1000, 1002.
+/// The number and hash of the instructions on the path of `TNT`: 1000, 1002; 1005, 1006, 1000, 1002.
 const COUNT: u64 = 6;
 const HASH: &str = "0xdabbef5cd83098a6";
 
@@ -124,7 +124,7 @@ fn what_has_no_truth_is_not_checked() {
         let stderr = text(&output.stderr);
         assert!(output.status.code() == Some(1) && stderr.contains(reason), "{arguments:?}: {stderr}");
     }
-    // Another program's file of that name is reported and ignored.
+    // A file of that name from another program is reported and ignored.
     folder.write("bare/truth.json", b"[]");
     let output = folder.run(PUGMARK, &["decode", "--layer", "packets", "bare/trace.pt"]);
     assert_eq!(output.status.code(), Some(0));
@@ -158,7 +158,7 @@ fn a_folder_is_all_of_its_tasks() {
         assert!(shown.contains(line), "{shown}");
     }
     assert!(shown.ends_with("in all 2: 12 instructions, 0 errors\n"), "{shown}");
-    // One wrong part makes the whole run fail.
+    // One part with an error makes the whole run fail.
     folder.write("rec/task-2/trace.pt", &[PSB, STATE, TNT, &[0x09]].concat());
     // `bench` measures the trace of the main thread.
     let speed = folder.run(PUGMARK, &["bench", "--json", "--seconds", "0", "rec"]).stdout;
@@ -179,7 +179,7 @@ fn a_folder_is_all_of_its_tasks() {
 #[test]
 fn the_processor_is_the_one_that_the_recording_names_unless_an_option_names_another() {
     let folder = Scratch::new("processor");
-    // With erratum SKD007, the second and third byte of what looks like a CYC are an OVF.
+    // With erratum SKD007, the second and third byte of an apparent CYC are an OVF.
     let overflow: [&[u8]; 2] = [PSB, b"\x07\x02\xf3\x02\x23"];
     folder.part("one", &overflow, &truth());
     for (arguments, packets, cpu) in [
@@ -216,7 +216,7 @@ fn the_pattern_of_bdm70_is_named_with_the_option_that_allows_for_it() {
         let (totals, status) = folder.json(&[&known[..], &arguments].concat());
         assert_eq!((&totals["errors"], &totals["advice"], status), (&json!([]), &json!([]), Some(0)));
     }
-    // Another error is not attributed to it.
+    // An error of another kind is not attributed to the erratum.
     folder.write("trace", &[PSB, STATE, &[0x09]].concat());
     let (totals, _) = folder.json(&arguments);
     assert_eq!(totals["errors"][0]["erratum"], Value::Null, "{totals}");
@@ -259,7 +259,7 @@ fn each_program_prints_the_names_of_processors() {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{arguments:?}");
         assert!(shown.contains("skylake           6/94 ") && shown.lines().count() > 40, "{shown}");
     }
-    // Only the exact word is the request for the list.
+    // Only the exact word requests the list.
     let output = folder.run(PUGMARK, &["decode", "--cpu", "lists"]);
     assert_eq!(output.status.code(), Some(2));
 }
@@ -366,7 +366,7 @@ fn every_view_of_a_recording_names_its_parts() {
         json!({"instructions": instructions, "branches": 2 * instructions / COUNT, "calls": 0, "percent": percent,
             "thread": thread})
     };
-    // The only trace needs no name of its own in a graph.
+    // A single trace has no name of its own in a graph.
     assert_eq!(view(&["flamegraph", "-f", "folded"]), format!("0x1000 {COUNT}\n"));
     assert_eq!(rows("thread"), json!([row(".", COUNT, 100.0)]));
     let entered = "               0 instructions  in 0x1000\n";

@@ -37,7 +37,7 @@ impl Scratch {
         Self(folder)
     }
 
-    /// The same with a recording of the program; `None` without a compiler.
+    /// Makes the same with a recording of the program; `None` without a compiler.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     fn recorded(name: &str) -> Option<Self> {
         let folder = Self::new(name);
@@ -59,14 +59,14 @@ impl Scratch {
 
     fn text(&self, arguments: &[&str]) -> String {
         let output = self.pugmark(arguments);
-        // A trace with errors is drawn, and the status says so.
+        // A trace with errors is drawn, and the exit status reports the errors.
         let message = String::from_utf8_lossy(&output.stderr);
         let drawn = message.contains(" errors in the traces") && output.status.code() == Some(1);
         assert!(output.status.success() || drawn, "{arguments:?}: {message}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The data in a page.
+    /// Returns the data in a page.
     fn page(&self, arguments: &[&str]) -> Value {
         self.text(&[&["timeline", "-o", "page.html"], arguments].concat());
         let page = fs::read_to_string(self.0.join("page.html")).unwrap();
@@ -84,7 +84,7 @@ impl Drop for Scratch {
 #[test]
 fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
     let folder = Scratch::new("loss");
-    // CBR (ratio 8), TSC (9), OVF, FUP (1000), TNT (taken, taken), TSC (20), no packet, the whole again with TSC (50).
+    // CBR (ratio 8), TSC (9), OVF, FUP (1000), TNT (taken, taken), TSC (20), no packet, all of it again with TSC (50).
     let more = b"\
         \x02\x03\x08\0\x19\x09\0\0\0\0\0\0\x02\xf3\x3d\0\x10\x0e\x19\x14\0\0\0\0\0\0\x09";
     let mut again = TRACE.to_vec();
@@ -102,11 +102,11 @@ fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
         assert_eq!(track["slices"][number][1], loss[0], "{data}");
         assert_eq!(track["slices"][number + 1][0], loss[1], "{data}");
     }
-    // The drawing begins between TSC 5 and 9; it goes on with the second PSB+, at 50.
+    // The drawing begins between TSC 5 and 9; it continues with the second PSB+, at 50.
     let damaged = &track["losses"][1];
     assert!(damaged[0].as_u64() <= Some(20) && damaged[1] == 50 - 7, "{data}");
     assert_eq!(track["marks"][0][1], "core to bus ratio 8", "{data}");
-    // The same in a profile for Firefox, from the first instruction on.
+    // The same in a profile for Firefox, beginning with the first instruction.
     let profile = FirefoxProfile::load(&folder, &["--raw", "code:0x1000", "lossy"]);
     let time = |at: &Value| at.as_f64().map(|at| at / 1e6);
     let lost = |number: usize| {
@@ -124,7 +124,7 @@ fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
     assert_eq!(lasts("[lost]"), [drawn(&track["losses"][0]), drawn(&track["losses"][1])]);
     assert_eq!(lasts("0x1000"), [0, 1, 2].map(|number: usize| drawn(&track["slices"][number])));
     assert_eq!(profile.0["meta"]["product"], "pugmark; a nanosecond is one of the ticks");
-    // The same in the text of the last happenings.
+    // The same in the text of the last events.
     let last = folder.text(&["last", "-n", "3", "--raw", "code:0x1000", "lossy"]);
     let lines: Vec<_> = last.lines().map(str::trim).collect();
     let lost = "LOST: the trace is damaged, or its code is not known";
@@ -168,7 +168,7 @@ fn without_time_instructions_are_counted() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was executed in the trace"));
 }
 
-/// The fields of a protocol buffer's message: a number, or bytes.
+/// Returns the fields of a protocol buffer's message: a number, or bytes.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;
@@ -194,7 +194,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     found
 }
 
-/// The calls in a trace for Perfetto: from when to when, and the functions from the outermost one on, as a path.
+/// Returns the calls in a trace for Perfetto: begin, end, and the functions from the outermost one on, as a path.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn perfettos_calls(trace: &[u8]) -> Vec<(u64, u64, String)> {
     let (mut open, mut calls, mut time) = (vec![], vec![], 0);
@@ -238,19 +238,19 @@ fn perfettos_trace_has_each_call_inside_its_caller() {
     assert_eq!((ending("/main/down/leaf"), ending("/leaf")), (1, 6), "{calls:?}");
 }
 
-/// When a sample is, its stack with the functions' names, from the outermost one on, and what it weighs.
+/// A sample's time, its stack with the functions' names, from the outermost one on, and its weight.
 type FirefoxSample<'a> = (u64, Vec<(usize, &'a str)>, u64);
 /// A marker's row, its text, the colour of its category, its begin and its end.
 type FirefoxMarker<'a> = (&'a str, &'a str, &'a str, Option<f64>, Option<f64>);
 
-/// A profile for Firefox, whose tables are whole.
+/// A profile for Firefox with consistent tables.
 struct FirefoxProfile(Value);
 
 impl FirefoxProfile {
     fn load(folder: &Scratch, arguments: &[&str]) -> Self {
         folder.text(&[&["timeline", "-f", "firefox", "-o", "out.json"], arguments].concat());
         let profile: Value = serde_json::from_slice(&fs::read(folder.0.join("out.json")).unwrap()).unwrap();
-        // What each column is an index of; nothing is, where it is null.
+        // The table that each column is an index of; null is no index.
         let categories = profile["meta"]["categories"].as_array().unwrap().len();
         for thread in profile["threads"].as_array().unwrap() {
             let len = |table: &str| thread[table]["length"].as_u64().unwrap() as usize;
@@ -280,11 +280,11 @@ impl FirefoxProfile {
         Self(profile)
     }
 
-    /// The samples of the first thread.
+    /// Returns the samples of the first thread.
     fn samples(&self) -> Vec<FirefoxSample<'_>> {
         let thread = &self.0["threads"][0];
         let column = |table: &str, column: &str, index: usize| thread[table][column][index].as_u64();
-        // They are milliseconds; a nanosecond is a millionth.
+        // The unit is milliseconds; a nanosecond is a millionth.
         let nanoseconds = |millis: &Value| (millis.as_f64().unwrap() * 1e6).round() as u64;
         let mut now = 0;
         let samples = (0..thread["samples"]["length"].as_u64().unwrap() as usize).map(|sample| {
@@ -304,8 +304,8 @@ impl FirefoxProfile {
         samples.collect()
     }
 
-    /// The boxes of the stack chart: from when to when, and the functions from the outermost one on, as a path. What
-    /// two samples share goes on from the first to the second.
+    /// Returns the boxes of the stack chart: begin, end, and the functions from the outermost one on, as a path. A
+    /// stack that two adjacent samples share continues from the first to the second.
     ///
     /// Source: Firefox Profiler, src/profile-logic/stack-timing.ts.
     fn boxes(&self) -> Vec<(u64, u64, String)> {
@@ -323,7 +323,7 @@ impl FirefoxProfile {
         boxes
     }
 
-    /// The markers of the first thread.
+    /// Returns the markers of the first thread.
     fn markers(&self) -> Vec<FirefoxMarker<'_>> {
         let thread = &self.0["threads"][0];
         let markers = &thread["markers"];
@@ -357,7 +357,7 @@ fn the_stack_chart_of_a_profile_for_firefox_has_the_calls_of_perfettos_trace() {
     calls.sort();
     assert!(calls.len() > 50, "{calls:?}");
     assert_eq!(boxes, calls);
-    // The samples together weigh as much as the outermost functions last.
+    // The total weight of the samples is the total duration of the outermost functions.
     let weight: u64 = profile.samples().iter().map(|(_, _, weight)| weight).sum();
     let outermost = calls.iter().filter(|(.., path)| !path.contains('/')).map(|(from, to, _)| to - from);
     assert_eq!(weight, outermost.sum::<u64>());
@@ -375,10 +375,10 @@ fn the_last_calls_before_a_function_are_indented_by_depth() {
     let calls: Vec<_> =
         text.lines().filter_map(|line| line.split_once(" ns  ")).map(|(_, call)| call).collect();
     assert_eq!(calls.len(), 4, "{text}");
-    // The last leaf is called from the outermost `down`, after the others have returned.
+    // The outermost `down` makes the last call of `leaf`, after the inner ones have returned.
     assert!(calls[3].trim_start().starts_with("down+") && calls[3].ends_with(" -> leaf"), "{text}");
     assert_eq!(calls[2].trim(), "return", "{text}");
-    // The trace is named first. What is outermost of what is shown is not indented.
+    // The trace is named first. The outermost calls shown are not indented.
     assert!(text.starts_with(".: program (pid "), "{text}");
     assert!(calls.iter().any(|call| !call.starts_with(' ')), "{text}");
     let json = folder.text(&["last", "-n", "4", "--json", "rec"]);
@@ -389,8 +389,7 @@ fn the_last_calls_before_a_function_are_indented_by_depth() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--symbols FILE gives more names"));
 }
 
-/// Clicks on the middle of the last call of `busy`, which must be drawn wide enough, after zooming to it; then
-/// searches.
+/// Zooms to the last call of `busy`, which must be drawn wide enough, clicks on its middle, then searches.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const VISIT: &str = r#"<script>
 const say = (name, value) => document.body.setAttribute("data-" + name, value);
@@ -438,7 +437,7 @@ fn the_page_answers_clicks_and_zoom_in_a_browser() {
     };
     let number = |name: &str| said(name).parse::<f64>().unwrap();
     assert!(number("zoomed") < number("span") && number("close") < number("zoomed"), "{dom}");
-    // What is under the pointer stays there, unless the border is reached.
+    // The point under the pointer stays there, unless the border is reached.
     assert!(number("moved") < 300.0, "{}", number("moved"));
     assert!(said("detail").starts_with("busy   from "), "{}", said("detail"));
     assert!(said("detail").contains(" instructions, depth "), "{}", said("detail"));
@@ -461,9 +460,9 @@ fn the_calls_of_a_function_come_in_order_with_what_was_executed_before() {
         .map(|(number, name)| (number.parse().unwrap(), name))
         .collect();
     assert_eq!(lines.iter().map(|(_, name)| *name).collect::<Vec<_>>(), ["leaf"; 3], "{busy}");
-    // The first of them is after the call of `busy`, the last is before that of `down`.
+    // The first of these calls is after the call of `busy`, the last is before that of `down`.
     assert!(at(0) < lines[0].0 && lines.is_sorted() && lines[2].0 < at(1), "{json} {busy}");
-    // Two more parts of the same task, with the same in them, go on counting.
+    // Two more parts of the same task, with the same trace, continue the count.
     let rec = folder.0.join("rec");
     let part: Value = serde_json::from_slice(&fs::read(rec.join("truth.json")).unwrap()).unwrap();
     fs::create_dir(rec.join("2")).unwrap();
@@ -483,7 +482,7 @@ fn the_calls_of_a_function_come_in_order_with_what_was_executed_before() {
     };
     let count = part["count"].as_u64().unwrap();
     assert_eq!(again(&index), [count + at(0), 2 * count + at(0)]);
-    // In another task the count begins anew.
+    // In another task the count restarts.
     index["parts"][1]["task"] = 2.into();
     index["parts"][2]["task"] = 3.into();
     assert_eq!(again(&index), [at(0); 2]);

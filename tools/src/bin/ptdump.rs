@@ -8,7 +8,7 @@ use pugmark_tools::ptdump::{self, PtdumpCommand};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-/// The version of libipt's program whose output format this is.
+/// The version of libipt's `ptdump` whose output format this program has.
 const COMPATIBLE: &str = "2.3.0-devel";
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The inner result is that of writing the output.
+/// Runs the command. An outer error has the exit status; the inner result is that of writing the output.
 fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>, (u8, UsageError)> {
     let failed = |error| (1, error);
     Ok(match PtdumpCommand::parse(args).map_err(failed)? {

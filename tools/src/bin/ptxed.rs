@@ -7,7 +7,7 @@ use pugmark_tools::ptxed::{self, Console, PtxedCommand, PtxedFailure};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-/// The version of libipt's program whose output format this is.
+/// The version of libipt's `ptxed` whose output format this program has.
 const COMPATIBLE: &str = "2.3.0-devel";
 
 fn main() -> ExitCode {

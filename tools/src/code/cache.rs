@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Parts of files that contain code. The same part of the same file is one section however often it is added. It is
-/// read when its bytes are first needed.
+/// Parts of files that contain code. Each part of a file is one section, however often it is added. Its bytes are read
+/// when they are first needed.
 ///
 /// ```
 /// use pugmark_tools::code::{CacheError, SectionCache};
@@ -35,7 +35,7 @@ struct CachedSection {
     bytes: OnceCell<Vec<u8>>,
 }
 
-/// Why a part of a file cannot be added.
+/// An error in adding a part of a file.
 #[derive(Debug)]
 pub enum CacheError {
     /// The file cannot be opened.
@@ -49,9 +49,9 @@ pub enum CacheError {
     Full,
 }
 
-/// The largest number of sections, which is that of libipt's cache.
+/// The maximum number of sections, that of libipt's cache.
 const MOST_SECTIONS: usize = u16::MAX as usize;
-/// The default limit to the bytes of all sections together.
+/// The default limit of the total number of bytes.
 const MOST_BYTES: u64 = 1 << 32;
 
 impl Default for SectionCache {
@@ -62,14 +62,14 @@ impl Default for SectionCache {
 }
 
 impl SectionCache {
-    /// Makes a cache for `bytes` bytes of all sections together.
+    /// Makes a cache for `bytes` bytes in total.
     #[must_use]
     pub fn with_limit(bytes: u64) -> Self {
         Self { sections: Vec::new(), by_range: HashMap::new(), left: bytes }
     }
 
-    /// Adds the section with `len` bytes of a file starting at `offset`, or fewer if the file ends there. Only looks at
-    /// the file's size; the bytes are read later.
+    /// Adds a section: `len` bytes of a file from `offset`, or fewer if the file ends before. Only the file's size is
+    /// read here; its bytes are read later.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -80,7 +80,7 @@ impl SectionCache {
         self.insert(file, offset, len, OnceCell::new())
     }
 
-    /// Adds the section with bytes of a file that the caller has read already.
+    /// Adds a section whose bytes the caller has already read.
     ///
     /// # Errors
     /// [`CacheError::Full`].
@@ -159,7 +159,7 @@ mod tests {
         let first = add(0).unwrap();
         assert!((1..0xffff).all(|offset| add(offset).is_ok()));
         assert!(matches!(add(0xffff), Err(CacheError::Full)));
-        // A section that is there already needs no place.
+        // A section that is already cached needs no space.
         assert_eq!(add(0).unwrap(), first);
     }
 
@@ -171,7 +171,7 @@ mod tests {
         let first = add(0, 4).unwrap();
         assert!(matches!(add(4, 3), Err(CacheError::Full)));
         assert_eq!(add(0, 4).unwrap(), first);
-        // Another file, offset or length is another section.
+        // Another file, offset or length makes another section.
         let second = add(4, 2).unwrap();
         assert_ne!(second, first);
         assert_ne!(add(4, 0).unwrap(), second);

@@ -17,7 +17,7 @@ pub struct MappedSection {
     pub section: SectionId,
 }
 
-/// Returns the sections of an image, in which later parts hide earlier ones. Reads those that were not read yet.
+/// Returns the sections of an image, in which later parts hide earlier ones. Reads the sections that are not cached.
 #[must_use]
 pub fn sections<'c>(parts: &[MappedSection], cache: &'c SectionCache) -> Vec<Section<'c>> {
     let section = |part: &MappedSection| Section {

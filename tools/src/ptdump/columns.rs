@@ -1,4 +1,4 @@
-//! Makes the columns of a packet's line that follow from the packet alone.
+//! Formats the columns of a packet's line that depend on the packet alone.
 
 use super::line::Line;
 use pugmark_decoder_core::packet::{Cfe, Ip, ModeExec, Packet, Pwrx, Tnt};
@@ -67,19 +67,19 @@ fn opcode_and_payload(packet: &Packet) -> (&'static str, String) {
     }
 }
 
-/// Returns `first` and the names that are set, separated by commas.
+/// Returns `first` and the names whose flag is set, separated by commas.
 fn flags<const N: usize>(first: &str, names: [(bool, &str); N]) -> String {
     let set = names.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
     let first = (!first.is_empty()).then_some(first);
     first.into_iter().chain(set).collect::<Vec<_>>().join(", ")
 }
 
-/// Shows the branch outcomes of a TNT packet, the oldest first.
+/// Formats the branch outcomes of a TNT packet, the oldest first.
 fn outcomes(tnt: Tnt) -> String {
     tnt.outcomes().map(|taken| if taken { '!' } else { '.' }).collect()
 }
 
-/// Shows the IP bytes of a packet. Digits that the packet does not hold are question marks.
+/// Formats the IP bytes of a packet. Digits that the packet does not hold are question marks.
 fn address(ip: Ip) -> String {
     let known = match ip {
         Ip::Suppressed => String::new(),
@@ -92,7 +92,7 @@ fn address(ip: Ip) -> String {
     format!("{:x}: {known:?>16}", ip.ip_bytes())
 }
 
-/// The packets encode C1 as 0 and so on; C0 is 15.
+/// Returns the number of a C-state, which packets encode as 0 for C1 and so on, and as 15 for C0.
 fn c_state(state: u8) -> u8 {
     (state + 1) & 15
 }

@@ -1,4 +1,4 @@
-//! Turns a trace into lines.
+//! Decodes a trace and writes its lines.
 
 use super::columns;
 use super::line::Line;
@@ -11,7 +11,7 @@ use pugmark_decoder_core::errata::Errata;
 use pugmark_decoder_core::packet::{Packet, Packets};
 use std::io::{self, Write};
 
-/// The largest number of a packet's bytes to show.
+/// The maximum number of bytes shown of a packet.
 const RAW: usize = 16;
 
 /// Returns the errata of the processor. An unknown processor is reported as a line of `out` and treated as one without
@@ -144,7 +144,8 @@ fn is_timing(packet: &Packet) -> bool {
     matches!(packet, Packet::Tsc(_) | Packet::Cbr(_) | Packet::Tma(_) | Packet::Mtc(_) | Packet::Cyc(_))
 }
 
-/// An OVF damaged by erratum SKD007 takes three bytes; only the two bytes of the OVF are shown.
+/// Returns the number of a packet's bytes to show. An OVF damaged by erratum SKD007 takes three bytes, of which only
+/// the OVF's two are shown.
 fn raw_len(packet: &Packet, taken: usize) -> usize {
     match packet {
         Packet::Ovf => packet.len(),

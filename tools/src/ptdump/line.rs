@@ -17,7 +17,7 @@ pub(super) struct Line {
     pub(super) tracking: Option<(&'static str, String)>,
 }
 
-/// The largest number of characters of the state's value to show.
+/// The maximum number of characters shown of the state's value.
 const TRACKING: usize = 16;
 
 impl fmt::Display for Line {

@@ -10,7 +10,7 @@ mod tracking;
 pub use dump::{dump, errata};
 pub use options::{PtdumpCommand, PtdumpOptions};
 
-/// What `--help` prints.
+/// The text that `--help` prints.
 pub const HELP: &str = "\
 Usage: ptdump [options] FILE[:FROM[-TO]]
 

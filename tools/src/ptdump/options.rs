@@ -8,7 +8,7 @@ use crate::{cpu, sideband::Stream};
 use pugmark_decoder_core::config::Clocks;
 use pugmark_decoder_core::errata::Cpu;
 
-/// What the command line requests.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub enum PtdumpCommand {
     /// Print the usage text.
@@ -19,14 +19,14 @@ pub enum PtdumpCommand {
     Processors,
     /// Print the packets of a trace.
     Dump {
-        /// How to print them.
+        /// The options for printing.
         options: Box<PtdumpOptions>,
-        /// The trace's argument, in which the range is not parsed yet.
+        /// The argument for the trace, whose range is not parsed yet.
         trace: String,
     },
 }
 
-/// How to show a trace.
+/// The options for showing a trace.
 #[derive(Debug, Default)]
 pub struct PtdumpOptions {
     /// Start at offset 0 instead of the first PSB.
@@ -61,13 +61,13 @@ pub struct PtdumpOptions {
     pub cpu: Option<Cpu>,
     /// Its clocks.
     pub clocks: Clocks,
-    /// How to show sideband records.
+    /// The options for showing sideband records.
     pub sideband: sideband::ShowOptions,
     /// The streams of sideband records.
     pub streams: Vec<Stream>,
 }
 
-/// What the time column shows.
+/// The contents of the time column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeColumn {
     /// The estimated TSC.
@@ -143,7 +143,7 @@ impl PtdumpCommand {
                 "--pevent:sample-config" => records.add_sample_config(option, args.next().as_deref())?,
                 // The kernel's code is not needed to show packets.
                 "--pevent:kcore" => drop(args.value(option)?),
-                // Options for how the records were taken; an unknown option is refused there.
+                // Options that describe the records; `set` refuses an unknown option.
                 _ => records.set(option, &mut args)?,
             }
         }
@@ -154,7 +154,7 @@ impl PtdumpCommand {
 }
 
 impl PtdumpOptions {
-    /// Fills in from the recording what the command line does not say.
+    /// Takes from the recording the values that the command line does not give.
     fn describe(&mut self, recording: Option<&RecordingFiles>, cpu_given: bool) {
         let Some(description) = recording.and_then(|recording| recording.description.as_ref()) else {
             return;

@@ -32,7 +32,7 @@ impl Tracking {
 
     /// Applies an IP and returns the last IP's column.
     ///
-    /// A PSB does not reset the last IP here: after a PSB it would be zero, and IPs are complete anyway.
+    /// A PSB does not reset the last IP here: the last IP would become zero, and IPs after a PSB are complete anyway.
     pub(super) fn ip(&mut self, ip: Ip, diagnostics: &mut Vec<Diagnostic>) -> Column {
         self.last_ip.update(ip);
         let value = match self.last_ip.get() {
@@ -114,7 +114,7 @@ impl Tracking {
         Some(self.column(column, options, diagnostics))
     }
 
-    /// Applies a CYC. It is converted to time by the ratio from before this CYC.
+    /// Applies a CYC, converting it to time by the ratio before it.
     fn cyc(&mut self, cyc: Cyc, options: &PtdumpOptions, diagnostics: &mut Vec<Diagnostic>) {
         let ratio = self.calibration.ratio().unwrap_or_else(|error| {
             if !options.no_tcal {
@@ -182,8 +182,7 @@ mod tests {
     use super::*;
     use pugmark_decoder_core::packet::Tsc;
 
-    /// Of the ratios of TSC to core cycles only those between TSCs in PSB+ are right: at others, tracing may have been
-    /// off.
+    /// Only ratios of TSC to core cycles between TSCs in PSB+ are right: before another TSC, tracing may have been off.
     #[test]
     fn tscs_calibrate_only_within_psbs() {
         let tsc = |tsc| Packet::Tsc(Tsc { tsc });

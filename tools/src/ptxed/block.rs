@@ -1,7 +1,7 @@
-//! Finds where libipt's block decoder would end one block of instructions and begin the next.
+//! Finds the boundaries of the blocks of instructions that libipt's block decoder returns.
 //!
-//! When no event is ahead, libipt's block decoder remembers for each instruction that it has passed how its block
-//! continued. So code that is executed again makes longer blocks than new code.
+//! While no event is pending, libipt's block decoder caches for each instruction how its block continues. Code that is
+//! executed again therefore makes longer blocks than new code.
 
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::ExecutedInsn;
@@ -9,24 +9,25 @@ use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::Class;
 use std::collections::HashSet;
 
-/// The largest number of instructions of a block.
+/// The maximum number of instructions in a block.
 const MAX_INSNS: u32 = 65535;
-/// The largest number of new instructions of a block.
+/// The maximum number of new instructions in a block.
 const MAX_NEW_INSNS: u32 = 1024;
 
 /// Finds blocks in a flow of instructions.
 #[derive(Debug)]
 pub(super) struct BlockFinder {
-    /// Whether near calls end blocks.
+    /// True if near calls end blocks.
     end_on_call: bool,
-    /// Whether near jumps end blocks.
+    /// True if near jumps end blocks.
     end_on_jump: bool,
-    /// The instructions that a block has passed with no event ahead, by the address of their bytes in this process.
+    /// The known instructions, which a block has passed with no event pending, by the address of their bytes in this
+    /// process.
     known: HashSet<usize>,
     current: Option<OpenBlock>,
-    /// The last block was ended by a direct branch on the way to an event, so the event may still belong to it.
+    /// True if a direct branch ended the last block on the way to an event, which may still belong to that block.
     reaches: bool,
-    /// New instructions. They become known when it is known where their block continues.
+    /// New instructions. They become known when the continuation of their block is known.
     new_insns: Vec<usize>,
 }
 
@@ -34,14 +35,14 @@ pub(super) struct BlockFinder {
 #[derive(Clone, Copy, Debug)]
 struct OpenBlock {
     insns: u32,
-    /// The number of new instructions since the block left known ones.
+    /// The number of new instructions since the last known one.
     new: u32,
     continuation: Continuation,
     /// The address of the block's section, and of its bytes in this process.
     section: (u64, *const u8),
 }
 
-/// What the decoder is heading for.
+/// The decoder's next goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     /// A branch whose outcome is in the trace.
@@ -50,8 +51,8 @@ pub(super) enum Goal {
     Event,
     /// An event of the instruction at this address, which is executed on the way.
     Through(u64),
-    /// A trigger that fired a given number of instructions later. The instructions up to it are counted one by one, and
-    /// no call or jump among them ends a block.
+    /// A trigger that fired a given number of instructions later. The instructions up to the trigger are counted one by
+    /// one, and no call or jump among them ends a block.
     Count,
 }
 
@@ -68,7 +69,7 @@ impl Goal {
         }
     }
 
-    /// Returns whether a direct branch to `target` may end a block.
+    /// Returns true if a direct branch to `target` may end a block.
     fn may_end(self, target: u64) -> bool {
         match self {
             Self::Branch | Self::Event => true,
@@ -78,19 +79,19 @@ impl Goal {
     }
 }
 
-/// How a block continues.
+/// The continuation of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Continuation {
-    /// It heads for an event.
+    /// The way to an event.
     ToEvent,
-    /// It passes known instructions.
+    /// Known instructions.
     Known,
-    /// It passes new instructions.
+    /// New instructions.
     New,
 }
 
 impl BlockFinder {
-    /// Starts with no known instructions. Near calls and near jumps end blocks if the options say so.
+    /// Starts with no known instructions. Near calls and near jumps end blocks if the arguments say so.
     pub(super) fn new(end_on_call: bool, end_on_jump: bool) -> Self {
         Self {
             end_on_call,
@@ -111,25 +112,25 @@ impl BlockFinder {
 
     /// Ends the block because of an error.
     pub(super) fn fail(&mut self) {
-        // Only the last instruction, after which the error came, becomes known.
+        // Only the last instruction, which precedes the error, becomes known.
         self.known.extend(self.new_insns.pop());
         self.new_insns.clear();
         self.current = None;
         self.reaches = false;
     }
 
-    /// Returns whether a block is open that the next instruction may belong to.
+    /// Returns true if a block is open that the next instruction may belong to.
     pub(super) fn is_open(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Returns whether an event that comes now, and has its place on the way, belongs to the last block.
+    /// Returns true if an event that takes effect at an instruction on the way belongs to the last block.
     pub(super) fn reaches_event(&self) -> bool {
         self.is_open() || self.reaches
     }
 
-    /// Takes the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. Returns
-    /// whether it begins a block.
+    /// Adds the next instruction, which is in `window`. `target` is its target if it is a direct branch. Returns true
+    /// if the instruction begins a block.
     pub(super) fn add(
         &mut self,
         insn: &ExecutedInsn,
@@ -194,7 +195,7 @@ impl BlockFinder {
     }
 }
 
-/// Returns the address of the byte at `ip` in this process, which is the same wherever its section is mapped.
+/// Returns the address in this process of the byte at `ip`, which does not depend on where its section is mapped.
 fn byte_address(ip: u64, window: Window<'_>) -> usize {
     window.from(ip).as_ptr() as usize
 }
@@ -225,13 +226,13 @@ mod tests {
         let new = MAX_NEW_INSNS as usize;
         let all = || BASE..BASE + 0x2000;
         assert_eq!(lengths(&mut BlockFinder::new(false, false), Goal::Branch, all()), [new; 7]);
-        // There is no such limit on the way to an event.
+        // The way to an event has no such limit.
         assert_eq!(lengths(&mut BlockFinder::new(false, false), Goal::Event, all()), [0; 0]);
 
         let mut blocks = BlockFinder::new(false, false);
         lengths(&mut blocks, Goal::Branch, BASE + 100..BASE + 200);
         blocks.end();
-        // A hundred new ones, a hundred known ones, and new ones again.
+        // A hundred new instructions, a hundred known ones, and new ones again.
         assert_eq!(lengths(&mut blocks, Goal::Branch, all())[..2], [200 + new, new]);
     }
 
@@ -242,7 +243,7 @@ mod tests {
         assert!(blocks.is_open());
         blocks.fail();
         assert!(!blocks.is_open() && !blocks.reaches_event());
-        // Only the last one is known, so new ones are counted from there.
+        // Only the last one is known, so the count of new ones starts there.
         let found = lengths(&mut blocks, Goal::Branch, BASE..BASE + 0x2000);
         assert_eq!(found[..2], [100 + MAX_NEW_INSNS as usize, MAX_NEW_INSNS as usize]);
     }

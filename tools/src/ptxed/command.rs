@@ -1,4 +1,4 @@
-//! Reads ptxed's command line. Options take effect in their order: `--pt` makes the decoder from the options before it.
+//! Reads ptxed's command line. Options take effect in order: `--pt` makes the decoder from the options before it.
 
 use super::load::{self, ElfLoader};
 use crate::args::{Args, UsageError};
@@ -11,7 +11,7 @@ use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Errata};
 use std::io::{self, Write};
 
-/// What the command line requests.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub enum PtxedCommand {
     /// Print the usage text.
@@ -24,7 +24,7 @@ pub enum PtxedCommand {
     Decode(Box<PtxedOptions>),
 }
 
-/// How to decode a trace and what to show.
+/// The options for decoding and showing a trace.
 #[derive(Debug, Default)]
 pub struct PtxedOptions {
     /// The trace.
@@ -67,7 +67,7 @@ pub struct PtxedOptions {
     pub end_on_call: bool,
     /// End blocks at near jumps.
     pub end_on_jump: bool,
-    /// How to show sideband records.
+    /// The options for showing sideband records.
     pub sideband: sideband::ShowOptions,
     /// Print a line when the image changes.
     pub show_switches: bool,
@@ -78,7 +78,7 @@ pub struct PtxedOptions {
 /// Code with its addresses.
 #[derive(Debug, Default)]
 pub struct GivenCode {
-    /// The image to use until a sideband record says which process is traced.
+    /// The image to use until a sideband record names the traced process.
     pub first: Vec<MappedSection>,
     /// The parts that every process has.
     pub kernel: Vec<MappedSection>,
@@ -94,17 +94,17 @@ pub enum Decoder {
     Block,
 }
 
-/// Why nothing is decoded.
+/// The failures of a command line, after which nothing is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PtxedFailure {
     /// The command line is wrong.
     Usage(UsageError),
     /// The command line is wrong, but the exit status is that of success.
     Harmless(UsageError),
-    /// A raw file cannot be read. The text is the part of the argument that is left.
+    /// A raw file cannot be read. The text is the part of the argument that names the file.
     Raw(UsageError, String),
-    /// This option comes after the trace. The message has the option in the program's place and the program in the
-    /// option's, as in libipt's program.
+    /// This option comes after the trace. The message swaps the names of the option and of the program, as libipt's
+    /// program does.
     Swapped(String),
 }
 
@@ -130,7 +130,7 @@ impl From<UsageError> for PtxedFailure {
     }
 }
 
-/// The options that were read so far.
+/// The options read so far.
 #[derive(Default)]
 struct Reader {
     options: PtxedOptions,
@@ -152,9 +152,9 @@ struct Reader {
 pub struct Console<'a> {
     /// The program's name.
     pub program: &'a str,
-    /// Receives what was loaded.
+    /// Receives messages about loaded code.
     pub out: &'a mut dyn Write,
-    /// Receives what could not be loaded.
+    /// Receives messages about code that cannot be loaded.
     pub err: &'a mut dyn Write,
 }
 
@@ -328,7 +328,7 @@ impl Reader {
     }
 
     fn load_trace(&mut self, argument: &str, out: &mut dyn Write) -> Result<(), PtxedFailure> {
-        // Fill in from the recording what the command line does not say.
+        // Take from the recording the values that the command line does not give.
         if let Some(description) =
             self.recording.as_ref().and_then(|recording| recording.description.as_ref())
         {
@@ -341,7 +341,7 @@ impl Reader {
             None => Errata::NONE,
             Some(Ok(errata)) => errata,
             Some(Err(_)) => {
-                // A reader that has closed its end is no error.
+                // A closed pipe is no error.
                 let _: io::Result<()> = writeln!(out, "[0, 0: config error: unknown cpu]");
                 Errata::NONE
             }

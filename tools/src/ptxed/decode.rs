@@ -1,4 +1,4 @@
-//! Turns a trace into lines.
+//! Decodes a trace and writes its lines.
 
 use super::PtxedOptions;
 use super::block::Goal;
@@ -80,7 +80,7 @@ impl Run<'_> {
         }
     }
 
-    /// Decodes up to an error, or to the end of the trace, for which it returns `true`.
+    /// Decodes up to an error or the end of the trace; returns `true` at the end.
     fn follow(&mut self) -> io::Result<bool> {
         loop {
             match self.decoder.next() {
@@ -194,7 +194,7 @@ impl Run<'_> {
         let mut bytes = ShownBytes::default();
         let window = self.window.from(insn.ip);
         if window.len() < insn.len.into() {
-            // It spans more than one section.
+            // The instruction spans sections.
             let read = self.decoder.image().read(insn.ip, self.decoder.asid().cr3, &mut bytes.bytes);
             bytes.len = read.min(insn.len.into());
         } else {

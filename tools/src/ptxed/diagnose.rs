@@ -3,7 +3,7 @@
 use pugmark_decoder_core::insn::Class;
 use pugmark_decoder_core::{Error, ErrorKind};
 
-/// Where the last instruction shown leads, for errors that are not about an instruction.
+/// The continuation of the last instruction shown, for errors that are not about an instruction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastInsn {
     /// The address after the instruction; for a direct branch its target, taken or not. 0 if there is no instruction
@@ -29,7 +29,7 @@ impl LastInsn {
         self.next
     }
 
-    /// Sets the address to report again for what follows from the same error.
+    /// Sets the address to report again for further errors with the same cause.
     pub(super) fn record(&mut self, address: u64) {
         self.next = address;
     }
@@ -49,7 +49,7 @@ impl LastInsn {
     }
 }
 
-/// Returns whether the error is that the next instruction could not be read.
+/// Returns true if the error is that the next instruction could not be read.
 pub(super) fn is_fetch_error(error: &Error) -> bool {
     matches!(
         error.kind,

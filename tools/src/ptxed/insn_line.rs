@@ -11,7 +11,7 @@ use iced_x86::{MemorySizeOptions, Mnemonic, OpKind, Register};
 use pugmark_decoder_core::insn::MAX_LEN;
 use std::fmt::Write;
 
-/// Returns what follows an instruction's address: its bytes and its text, if the options ask for them.
+/// Returns the text after an instruction's address: its bytes and its disassembly, if the options ask for them.
 pub(super) fn insn_text(reading: &IcedReading, bytes: &[u8], options: &PtxedOptions) -> String {
     let mut text = String::new();
     if options.no_inst {
@@ -29,7 +29,7 @@ pub(super) fn insn_text(reading: &IcedReading, bytes: &[u8], options: &PtxedOpti
     text
 }
 
-/// Returns what follows the address of an instruction that the other decoder refuses.
+/// Returns the text after the address of an instruction that the other decoder refuses.
 pub(super) fn refusal_text(refusal: Refusal, bytes: &[u8]) -> String {
     format!("{} [xed decode error: {refusal}]", bytes_text(bytes))
 }
@@ -45,7 +45,7 @@ fn bytes_text(bytes: &[u8]) -> String {
     text
 }
 
-/// Writes the instruction in Intel syntax, and corrects where the formatting library (iced-x86) differs from XED.
+/// Writes the instruction in Intel syntax, corrected where the formatting library (iced-x86) differs from XED.
 fn intel(insn: &Instruction, text: &mut String) {
     let mut formatter = IntelFormatter::new();
     choose(formatter.options_mut(), insn);
@@ -133,7 +133,7 @@ fn mnemonic(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String
     }
     let start = text.len();
     formatter.format_mnemonic(insn, text);
-    // The options for the names of conditions do not change the names of prefixes.
+    // The formatter's options for the names of conditions do not apply to prefixes.
     let mut shown = text.split_off(start).replace("repnz ", "repne ").replace("repz ", "repe ");
     // XED shows the operand size as a prefix only if no operand shows it.
     for prefix in ["data16 ", "data32 ", "data64 "] {
@@ -168,12 +168,12 @@ fn has_operands(insn: &Instruction) -> bool {
     insn.op_count() > 0 && !is_plain_nop(insn) && !is_shown_by_name
 }
 
-/// Returns whether it is a NOP that the library treats as an exchange of a register with itself.
+/// Returns true if the instruction is a NOP that the library treats as an exchange of a register with itself.
 fn is_plain_nop(insn: &Instruction) -> bool {
     matches!(insn.code(), Code::Nopw | Code::Nopq)
 }
 
-/// XED writes a blank for operands that it does not show, but not if there are no operands.
+/// Returns true if the instruction has operands that XED does not show, for which it writes a blank.
 fn has_hidden_operands(insn: &Instruction) -> bool {
     match insn.mnemonic() {
         Mnemonic::Swapgs | Mnemonic::Int3 | Mnemonic::Int1 => return true,
@@ -186,12 +186,12 @@ fn has_hidden_operands(insn: &Instruction) -> bool {
     !is_plain_nop(insn) && (flags != 0 || !info.used_registers().is_empty() || !info.used_memory().is_empty())
 }
 
-/// Returns whether the operand is the accumulator of a string instruction, which XED does not show.
+/// Returns true if the operand is the accumulator of a string instruction, which XED does not show.
 fn is_implied(insn: &Instruction, operand: u32) -> bool {
     insn.is_string_instruction() && insn.op_kind(operand) == OpKind::Register
 }
 
-/// Returns whether the operand is in memory, as opposed to a register or an immediate.
+/// Returns true if the operand is in memory, as opposed to a register or an immediate.
 fn is_in_memory(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -227,7 +227,7 @@ fn suffix(insn: &Instruction) -> Option<char> {
         };
     }
     match insn.mnemonic() {
-        // XED gives it this suffix for the three words that it pops.
+        // XED gives UIRET this suffix for the three words that it pops.
         Mnemonic::Uiret => Some('l'),
         // The suffix does not count the bytes that a return releases and ENTER reserves.
         Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Enter | Mnemonic::Leave => match insn.code() {
@@ -240,7 +240,7 @@ fn suffix(insn: &Instruction) -> Option<char> {
         Mnemonic::Pushf | Mnemonic::Popf => Some('w'),
         Mnemonic::Pushfd | Mnemonic::Popfd => Some('l'),
         Mnemonic::Pushfq | Mnemonic::Popfq => Some('q'),
-        // It moves eight registers.
+        // PUSHA and POPA move eight registers.
         Mnemonic::Pusha | Mnemonic::Popa => Some('x'),
         Mnemonic::Pushad | Mnemonic::Popad => Some('y'),
         Mnemonic::Call | Mnemonic::Push | Mnemonic::Pop => {
@@ -268,7 +268,7 @@ fn is_cache_line(insn: &Instruction) -> bool {
     )
 }
 
-/// Returns whether XED has no name for the operand's size.
+/// Returns true if XED has no name for the operand's size.
 fn has_unnamed_size(insn: &Instruction) -> bool {
     let table = matches!(insn.mnemonic(), Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Lgdt | Mnemonic::Lidt);
     let pointer = matches!(
@@ -283,7 +283,7 @@ fn choose(options: &mut FormatterOptions, insn: &Instruction) {
     options.set_hex_prefix("0x");
     options.set_hex_suffix("");
     options.set_uppercase_hex(false);
-    // The library writes both numbers of a far target as one operand.
+    // The library writes the selector and the offset of a far target as one operand.
     options.set_space_after_operand_separator(true);
     options.set_branch_leading_zeros(false);
     options.set_small_hex_numbers_in_decimal(false);

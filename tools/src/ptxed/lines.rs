@@ -1,8 +1,8 @@
 //! Writes the lines of instructions, block by block.
 //!
-//! libipt decodes a whole block before its programs show it. So the packet offset that is shown is the one that the
-//! decoder held before the block (block decoder), or after the block for all instructions but the first (instruction
-//! decoder).
+//! libipt's programs show a block after they have decoded all of it. The packet offset shown is therefore the one that
+//! the decoder held before the block (block decoder), or after the block for all instructions but the first
+//! (instruction decoder).
 
 use super::block::{BlockFinder, Goal};
 use super::insn_line::{insn_text, refusal_text};
@@ -18,7 +18,7 @@ pub(super) struct Lines<'o> {
     options: &'o PtxedOptions,
     blocks: BlockFinder,
     block: ShownBlock,
-    /// An event after a branch was written, and the next block has begun where the branch led.
+    /// True after the line of an event after a branch: the next block has begun at the branch's target.
     left: bool,
     /// The time of the last event.
     pub(super) time: u64,
@@ -72,8 +72,8 @@ impl<'o> Lines<'o> {
         }
     }
 
-    /// Shows the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. `bytes`
-    /// may hold more than the instruction.
+    /// Shows the next instruction, which is in `window`. `target` is its target if it is a direct branch. `bytes` may
+    /// hold more than the instruction.
     pub(super) fn insn(
         &mut self,
         insn: &ExecutedInsn,
@@ -99,7 +99,7 @@ impl<'o> Lines<'o> {
         Ok(())
     }
 
-    /// Handles that the next event comes at the end of a block, even of an empty one.
+    /// Handles an event that takes effect at the end of a block, even of an empty one.
     pub(super) fn reach_event(&mut self, held: u64) -> io::Result<()> {
         if !self.blocks.reaches_event() {
             self.finish(held)?;
@@ -117,8 +117,8 @@ impl<'o> Lines<'o> {
         self.finish(held)
     }
 
-    /// Handles that the event that ended the last block came with a branch, which the decoder has followed before it
-    /// returned the event. A block begins here, even if it stays empty.
+    /// Begins a block, which may stay empty, after an event that came with a branch: the decoder has followed the
+    /// branch before it returned the event.
     pub(super) fn follow_branch(&mut self) {
         self.left = true;
     }
@@ -138,7 +138,7 @@ impl<'o> Lines<'o> {
         self.finish(held)
     }
 
-    /// Ends the block because of an error in the code after it. If no block is open, there is an empty one.
+    /// Ends the block because the code after it cannot be read. If no block is open, an empty one begins first.
     pub(super) fn fail_to_fetch(&mut self, held: u64) -> io::Result<()> {
         if !self.blocks.is_open() {
             self.finish(held)?;
@@ -147,7 +147,7 @@ impl<'o> Lines<'o> {
         self.fail(held)
     }
 
-    /// Writes the counts that the options ask for.
+    /// Writes the counts that the options request.
     pub(super) fn counts(&mut self) -> io::Result<()> {
         if self.options.stat_insn {
             writeln!(self.out, "insn: {}.", self.insns)?;
@@ -238,7 +238,7 @@ impl<'o> Lines<'o> {
         write!(self.out, "{}{:016x}", if insn.speculative { "? " } else { "" }, insn.ip)
     }
 
-    /// Writes what `--check` finds wrong with an instruction.
+    /// Writes the errors that `--check` finds in an instruction.
     fn check(&mut self, insn: &ExecutedInsn, reading: &IcedReading, held: u64) -> io::Result<()> {
         let ip = insn.ip;
         match reading {

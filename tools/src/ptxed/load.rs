@@ -13,7 +13,7 @@ use std::path::Path;
 /// Adds the file of `FILE[:FROM[-TO]]:BASE` to the end of `parts`.
 ///
 /// # Errors
-/// What is wrong, and as much of the argument as names the file.
+/// The error, and the part of the argument that names the file.
 pub(super) fn raw(
     argument: &str,
     parts: &mut Vec<MappedSection>,
@@ -70,7 +70,7 @@ impl ElfLoader<'_> {
     /// Adds the segments of `FILE[:BASE]`.
     ///
     /// # Errors
-    /// Why loading stopped.
+    /// The reason that loading stopped.
     pub(super) fn load(&mut self, argument: &str) -> Result<(), UsageError> {
         let (name, base) = split_base(argument).unwrap_or((argument, 0));
         let open = |error: io::Error| UsageError::NoElf { file: name.into(), error: text::of_system(&error) };
@@ -87,7 +87,7 @@ impl ElfLoader<'_> {
         let cut = segments.cut.map_or(Ok(()), |number| Err(cut(ElfHeader::Program(number))));
         let shift = segments.shift(base);
         if base != 0 {
-            // The lowest address is unknown.
+            // Without the headers after the cut, the lowest address is unknown.
             cut.clone()?;
         }
         let mut any = false;
@@ -108,7 +108,7 @@ impl ElfLoader<'_> {
         Ok(())
     }
 
-    // Errors on writing are ignored: a reader that has closed its end is no error.
+    // Errors on writing are ignored: a closed pipe is no error.
 
     fn tell(&mut self, name: &str, segment: &elf::Segment) {
         let elf::Segment { offset, size, vaddr, .. } = segment;

@@ -13,7 +13,7 @@ mod reading;
 pub use command::{Console, Decoder, GivenCode, PtxedCommand, PtxedFailure, PtxedOptions};
 pub use decode::decode;
 
-/// What `--help` prints.
+/// The text that `--help` prints.
 pub const HELP: &str = "\
 Usage: ptxed [options]
 

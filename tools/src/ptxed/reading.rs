@@ -1,23 +1,22 @@
-//! Reads instructions with another decoder (iced-x86), for their text and for `--check`, which compares classes with
-//! it.
+//! Reads instructions with another decoder (iced-x86), for their text and for `--check`, which compares classes.
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction};
 use pugmark_decoder_core::insn::{self, Class, MAX_LEN};
 use pugmark_decoder_core::mode::ExecMode;
 use std::fmt;
 
-/// What the other decoder finds in some bytes.
+/// The other decoder's result for some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IcedReading {
     /// An instruction.
     Insn(Instruction),
-    /// Not an instruction that it knows, or one of another length, but one that the trace's decoder executes.
+    /// Bytes that only the trace's decoder takes for an instruction, or for one of this length.
     Newer,
     /// Not an instruction.
     Refused(Refusal),
 }
 
-/// Why bytes are not an instruction. `Display` writes XED's number and name of the error, where the reason is known.
+/// The reason that bytes are not an instruction. `Display` writes XED's number and name of the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The bytes end within the instruction.
@@ -55,7 +54,7 @@ impl IcedReading {
             (insn, decoder.last_error())
         };
         let (insn, error) = decode(bytes, DecoderOptions::NONE);
-        // The trace's decoder decides what is executed, and the other one only gives the text.
+        // The trace's decoder decides the control flow; the other one only gives the text.
         let own = insn::decode(bytes, mode, ip).ok();
         if error == DecoderError::None {
             return match own {
@@ -63,16 +62,16 @@ impl IcedReading {
                 _ => Self::Insn(insn),
             };
         }
-        // It is not refused for a reserved field: the other decoder does not know it at all.
+        // The other decoder does not know the instruction at all, rather than refusing it for a reserved field.
         if own.is_some() && decode(bytes, DecoderOptions::NO_INVALID_CHECK).1 != DecoderError::None {
             return Self::Newer;
         }
-        // Bytes are appended to distinguish an instruction that was cut off from bytes that are no instruction.
+        // Padding distinguishes an instruction that was cut off from bytes that are no instruction.
         let mut padded = [0; MAX_LEN + 1];
         let len = bytes.len().min(MAX_LEN);
         padded[..len].copy_from_slice(&bytes[..len]);
         Self::Refused(match decode(&padded, DecoderOptions::NONE) {
-            // The bytes alone are no instruction, so the added bytes belong to it.
+            // The padded bytes are an instruction, so the bytes alone are only its beginning.
             (_, DecoderError::None) => Refusal::TooShort,
             _ => match decode(&padded, DecoderOptions::NO_INVALID_CHECK) {
                 (insn, DecoderError::None) if insn.has_lock_prefix() => Refusal::Lock,
@@ -82,7 +81,7 @@ impl IcedReading {
         })
     }
 
-    /// Returns the objection if the class does not fit what was read.
+    /// Returns the objection if `class` does not fit the instruction.
     pub(super) fn objection(&self, class: Class) -> Option<Objection> {
         match self {
             Self::Insn(insn) if class_of(insn) != class => Some(Objection { class, code: insn.code() }),
@@ -109,7 +108,7 @@ impl fmt::Display for Objection {
     }
 }
 
-/// libipt has the same class for direct and indirect branches.
+/// Returns libipt's name of the class, which is the same for direct and indirect branches.
 fn name_of(class: Class) -> &'static str {
     match class {
         Class::Other => "other",
@@ -135,7 +134,7 @@ fn class_of(insn: &Instruction) -> Class {
         Code::Retfw_imm16 | Code::Retfd_imm16 | Code::Retfq_imm16 => Class::FarReturn,
         Code::Sysretd | Code::Sysretq | Code::Sysexitd | Code::Sysexitq => Class::FarReturn,
         Code::Rsm | Code::Uiret | Code::Erets | Code::Eretu => Class::FarReturn,
-        // AMD's virtualization instructions. No processor with Intel PT has them.
+        // AMD's virtualization instructions, which no processor with Intel PT has.
         Code::Vmmcall | Code::Vmgexit | Code::Vmgexit_F2 => Class::Other,
         Code::Vmrunw | Code::Vmrund | Code::Vmrunq | Code::Skinit => Class::Other,
         _ if insn.is_jmp_far() || insn.is_jmp_far_indirect() => Class::FarJump,

@@ -10,12 +10,12 @@ use pugmark_decoder_core::{
 /// The name of the erratum.
 pub(super) const NAME: &str = "BDM70";
 
-/// What to do about such an error.
+/// The advice to the user about such an error.
 pub(super) const ADVICE: &str = "\
     erratum BDM70 (also called SKD024, SKL021, KBL021) explains errors of this kind: name the traced processor with \
     --cpu (--cpu list prints the names), or use --errata bdm70";
 
-/// Marks the errors that BDM70 explains, unless the configuration allows for the erratum already.
+/// Marks the errors that BDM70 explains, unless the configuration already works around the erratum.
 pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [TraceError]) {
     if config.errata.bdm70 {
         return;
@@ -27,9 +27,9 @@ pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [TraceError]
     }
 }
 
-/// Returns whether BDM70 explains the error at this offset: a PSB+ (the packets from PSB to PSBEND) has a FUP that
-/// says where the processor is, and the TIP.PGE after it says that tracing was off. The error must be between that
-/// PSB and that TIP.PGE.
+/// Returns true if BDM70 explains the error at this offset: a PSB+ (the packets from PSB to PSBEND) has a FUP with the
+/// current IP, although the TIP.PGE after it shows that tracing was off. The error must be between that PSB and that
+/// TIP.PGE.
 fn explains(trace: &[u8], config: Config<'_>, offset: u64) -> bool {
     let Some(psb) = usize::try_from(offset).ok().and_then(|at| sync::backward(trace, at.saturating_add(1)))
     else {
@@ -86,7 +86,7 @@ mod tests {
             (&[PSB, STATE, PSBEND, PGE], 0, true),
             // An error after the TIP.PGE has another cause.
             (&[PSB, STATE, PSBEND, PGE, TNT], 34, false),
-            // A PSB+ without an IP says that tracing is off, which is right.
+            // A PSB+ without an IP correctly shows that tracing is off.
             (&[PSB, PSBEND, PGE], 18, false),
             (&[PSB, STATE, PSBEND, TNT, PGE], 28, false),
             (&[PSB, STATE, PSBEND], 25, false),

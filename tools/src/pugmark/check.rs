@@ -1,4 +1,4 @@
-//! Compares a decoded trace with the truth that was recorded with it.
+//! Compares a decoded trace with the truth log that was recorded with it.
 
 use super::totals::{Totals, hash_text};
 use crate::description::Description;
@@ -10,7 +10,7 @@ use std::{fmt, path::PathBuf};
 pub struct Check {
     /// The file of the truth.
     pub truth: PathBuf,
-    /// Whether all values equal the truth.
+    /// True if all values equal the truth.
     pub equal: bool,
     /// The values that differ.
     pub differences: Vec<Difference>,

@@ -11,14 +11,14 @@ const TOPICS: [Topic; 6] =
 
 /// A trace of a random program.
 pub(super) struct MadeTrace {
-    /// What it is, for messages.
+    /// A description for messages.
     pub(super) what: String,
     pub(super) trace: Vec<u8>,
     pub(super) code: TracedCode,
     pub(super) program: Program,
 }
 
-/// For each seed and each topic, the trace of a random program, and the same trace with damage.
+/// Returns, for each seed and each topic, the trace of a random program, and the same trace with damage.
 pub(super) fn made_traces(seeds: u64) -> impl Iterator<Item = MadeTrace> {
     let cases = (0..seeds).flat_map(|seed| TOPICS.map(|topic| (seed, topic)));
     cases.flat_map(|(seed, topic)| [false, true].map(|damaged| made_trace(seed, topic, damaged)))

@@ -1,4 +1,4 @@
-//! `pugmark man` and `pugmark completions`: what other programs need to know of the command line, from the same
+//! `pugmark man` and `pugmark completions`: the command line in the formats of man and of shells, from the same
 //! descriptions as `--help`.
 
 use super::cli::Cli;
@@ -68,10 +68,10 @@ fn write_pages(command: &Command, name: &str, folder: &Path, written: &mut Vec<P
     Ok(())
 }
 
-/// The examples of a command's help as a section of its page, whose lines stay as they are.
+/// Returns the examples of a command's help as a section of its page, with the line breaks kept.
 fn examples_section(help: &str) -> String {
     let lines = help.lines().filter(|line| !matches!(*line, "Example:" | "Examples:"));
-    // A period at the beginning of a line would be a request to the formatter, a backslash anywhere an escape.
+    // The formatter takes a period at the beginning of a line for a request, and a backslash anywhere for an escape.
     let escaped = lines.map(|line| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-")));
     format!(".SH EXAMPLES\n.nf\n{}.fi\n", escaped.collect::<String>())
 }

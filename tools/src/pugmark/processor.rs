@@ -1,4 +1,4 @@
-//! Command-line options for what a trace does not say about how it was made.
+//! Command-line options for the properties of a trace's recording that the trace itself does not hold.
 
 use super::values;
 use crate::{cpu, description::Description};
@@ -80,7 +80,7 @@ enum DialectArgument {
 }
 
 impl Processor {
-    /// Returns the configuration for a trace of this processor. What the options do not say comes from the recording.
+    /// Returns the configuration for a trace of this processor. The recording's values fill in for missing options.
     ///
     /// # Errors
     /// If the processor is unknown, or there are more ranges than a processor has.
@@ -199,7 +199,7 @@ mod tests {
         ];
         for (words, field, value) in rows {
             assert_eq!(config(words).map(|config| field(&config)), Ok(value), "{words}");
-            // Check that the field differs without the option.
+            // The field differs without the option.
             let plain = config("").map(|config| field(&config));
             assert!(words == "--cpu none" || words.starts_with("--filter") || plain != Ok(value), "{words}");
         }

@@ -9,7 +9,7 @@ use std::{
 /// The number of steps between two checks of the clock.
 const STRIDE: u32 = 1 << 16;
 
-/// Work shorter than this shows no progress.
+/// The duration below which work shows no progress.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// The amount of work.
@@ -32,7 +32,7 @@ pub struct Progress {
     begin: Instant,
     /// Steps since the last check of the clock.
     steps: u32,
-    /// The last position that [`reached`](Self::reached) passed on.
+    /// The last position that [`reached`](Self::reached) passed to [`at`](Self::at).
     shown: u64,
     bar: Option<ProgressBar>,
 }
@@ -79,8 +79,7 @@ impl Progress {
         }
     }
 
-    /// Counts one of very many steps. `position` is called only now and then; it returns the position of the work in
-    /// bytes.
+    /// Counts one of very many steps. `position` returns the position of the work in bytes; it is called rarely.
     #[inline]
     pub fn step(&mut self, position: impl FnOnce() -> u64) {
         self.steps += 1;
@@ -90,7 +89,7 @@ impl Progress {
         }
     }
 
-    /// Notes that the work has come to this byte. It may be called often.
+    /// Sets the position of the work, in bytes. It may be called often.
     #[inline]
     pub fn reached(&mut self, position: u64) {
         if position.wrapping_sub(self.shown) >= u64::from(STRIDE) {

@@ -1,14 +1,14 @@
-//! Writes what a layer found in a trace as text or as JSON.
+//! Writes a layer's results for a trace as text or as JSON.
 
 use super::{bdm70, check::Check, decode::Layer};
 use pugmark_decoder_core::{Error, ErrorKind, config::Config, errata::Cpu, hash::AddressHash};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// The number of errors that the text shows; only the first ones matter to a reader.
+/// The maximum number of errors in the text; only the first ones matter to a reader.
 const SHOWN: usize = 100;
 
-/// What a layer found in a trace.
+/// A layer's results for a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// The trace's length in bytes.
@@ -44,15 +44,15 @@ pub struct TraceError {
     pub address: Option<u64>,
     /// The error as text.
     pub text: String,
-    /// The erratum of the processor that explains it, if the configuration did not allow for that erratum.
+    /// The erratum of the processor that explains the error, if the configuration does not work around it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub erratum: Option<&'static str>,
-    /// What the user can do about it.
+    /// The advice to the user about the error.
     #[serde(skip)]
     pub advice: &'static str,
 }
 
-/// Returns what the user can do about an error.
+/// Returns the advice to the user about an error.
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NoMemory { .. } => "give the code at these addresses with --image, --elf or --raw",
@@ -74,7 +74,7 @@ impl From<Error> for TraceError {
 }
 
 impl TraceError {
-    /// An error in a branch record.
+    /// Returns an error in a branch record.
     pub(super) fn in_records(error: Error) -> Self {
         let advice = "check that the code is the code that was traced, at the same addresses, and that --source names \
              the layout of the records";
@@ -95,7 +95,7 @@ pub(super) struct Json {
     instructions: u64,
     blocks: u64,
     errors: Vec<TraceError>,
-    /// What the user can do about the errors.
+    /// The advice to the user about the errors.
     advice: Vec<&'static str>,
     hash: Option<String>,
     tsc_first: Option<u64>,
@@ -126,12 +126,12 @@ impl Totals {
         }
     }
 
-    /// Marks the errors that are explained by an erratum that the configuration does not allow for.
+    /// Marks the errors that are explained by an erratum without a workaround in the configuration.
     pub(super) fn explain(&mut self, trace: &[u8], config: Config<'_>) {
         bdm70::mark(trace, config, &mut self.errors);
     }
 
-    /// Returns what the user can do about the errors, each advice once.
+    /// Returns the advice about the errors, each text once.
     fn advice(&self) -> Vec<&'static str> {
         let mut all = vec![];
         for advice in self.errors.iter().map(|error| error.advice) {

@@ -1,4 +1,4 @@
-//! How a stream of records was taken: the values of `--pevent:*`.
+//! The configuration of a stream of records: the values of `--pevent:*`.
 
 use crate::args::{Args, UsageError};
 use crate::code::elf::Abi;
@@ -6,12 +6,12 @@ use crate::number;
 use crate::perf_clock::PerfClock;
 use std::collections::HashMap;
 
-/// What a stream's records do not say themselves but is needed to read them.
+/// The values that reading a stream's records requires and that the records do not hold.
 #[derive(Clone, Debug)]
 pub struct StreamConfig {
     /// `perf_event_attr.sample_type`.
     pub sample_type: u64,
-    /// The `sample_type` of events by identifier, if the stream has events with several.
+    /// The `sample_type` of events by identifier, if the stream's events have different ones.
     pub sample_configs: Vec<(u64, u64)>,
     /// `perf_event_mmap_page.time_zero`.
     pub time_zero: u64,
@@ -19,7 +19,7 @@ pub struct StreamConfig {
     pub time_shift: u16,
     /// `perf_event_mmap_page.time_mult`.
     pub time_mult: u32,
-    /// Subtracted from a record's TSC, so that records do not come too late.
+    /// Subtracted from a record's TSC, so that records do not take effect too late.
     pub tsc_offset: u64,
     /// The lowest address of the kernel.
     pub kernel_start: u64,
@@ -49,7 +49,7 @@ impl StreamConfig {
     /// Reads the value of a `--pevent:` option.
     ///
     /// # Errors
-    /// [`UsageError::UnknownOption`], and what is wrong with the value.
+    /// [`UsageError::UnknownOption`], and the errors in the value.
     pub fn set(&mut self, option: &str, args: &mut Args) -> Result<(), UsageError> {
         match option {
             "--pevent:sample-type" => self.sample_type = args.number_as(option)?,
@@ -67,7 +67,7 @@ impl StreamConfig {
         Ok(())
     }
 
-    /// Reads `ID:V`; `shown` is the text to show if the argument has another form.
+    /// Reads `ID:V`; the error shows `shown` if the argument has another form.
     ///
     /// # Errors
     /// [`UsageError::BadSampleConfig`].

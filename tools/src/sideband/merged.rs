@@ -1,4 +1,4 @@
-//! Merges several streams in the order of time.
+//! Merges several streams by time.
 
 use super::{Cursor, NoRecord, ShowOptions, Stream, TimedRecord};
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ pub struct MergedStreams<'s> {
 }
 
 impl<'s> MergedStreams<'s> {
-    /// Goes to the first record of each stream. Streams with records of the same time stay in their order. Records
-    /// that cannot be read are reported as lines of `out`.
+    /// Goes to the first record of each stream. Streams with records of the same time keep their order. Unreadable
+    /// records are reported as lines of `out`.
     ///
     /// # Errors
     /// Those of `out`.

@@ -1,4 +1,4 @@
-//! perf's sideband records: what happened on the system while a trace was taken, such as mappings and process switches.
+//! perf's sideband records: system events during a trace, such as mappings and process switches.
 //!
 //! Source: Linux, include/uapi/linux/perf_event.h.
 //!

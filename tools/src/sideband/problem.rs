@@ -1,13 +1,13 @@
-//! What can be wrong with records.
+//! Problems with records.
 
 use std::fmt;
 
-/// Why a record cannot be read or cannot have its effect. `Display` gives libipt's texts.
+/// The reason that a record cannot be read or cannot take effect. `Display` gives libipt's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordProblem {
     /// A text does not end within its record.
     Text,
-    /// The record ends before its text begins, or describes something impossible.
+    /// The record ends before its text begins, or its contents are impossible.
     Internal,
     /// The record's size is not that of its fields and samples.
     Size,
@@ -35,7 +35,7 @@ impl fmt::Display for RecordProblem {
     }
 }
 
-/// What the records report as lost for the decoder.
+/// A loss that the records report to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// Records.

@@ -6,13 +6,13 @@ use std::borrow::Cow;
 /// A record and its sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedRecord<'a> {
-    /// What happened.
+    /// The event that the record reports.
     pub record: Record<'a>,
-    /// When and to whom.
+    /// The record's sample, with the time and the thread of the event.
     pub sample: Sample,
-    /// The TSC of its time; 0, which is at once, if it has no time.
+    /// The TSC of the record's time; 0 if it has no time, so that it is due at once.
     pub tsc: u64,
-    /// Whether it happened in kernel mode.
+    /// True if the event happened in kernel mode.
     pub kernel: bool,
 }
 
@@ -27,7 +27,7 @@ pub enum Record<'a> {
         tid: u32,
         /// The address.
         addr: u64,
-        /// How many bytes.
+        /// The size in bytes.
         len: u64,
         /// The offset in the file, in bytes.
         pgoff: u64,
@@ -40,7 +40,7 @@ pub enum Record<'a> {
     Lost {
         /// The identifier of the event whose records were lost.
         id: u64,
-        /// How many.
+        /// The number of lost records.
         lost: u64,
     },
     /// A thread has a new name.
@@ -51,7 +51,7 @@ pub enum Record<'a> {
         tid: u32,
         /// The name.
         comm: Cow<'a, str>,
-        /// Whether the name changed by exec.
+        /// True if the name changed by exec.
         exec: bool,
     },
     /// A thread ended.
@@ -64,9 +64,9 @@ pub enum Record<'a> {
     Unthrottle(Throttle),
     /// There is new trace.
     Aux {
-        /// Where it begins in the trace buffer.
+        /// The offset in the trace buffer.
         offset: u64,
-        /// How many bytes.
+        /// The size in bytes.
         size: u64,
         /// `PERF_AUX_FLAG_*`.
         flags: u64,
@@ -80,17 +80,17 @@ pub enum Record<'a> {
     },
     /// Samples were lost.
     LostSamples {
-        /// How many.
+        /// The number of lost samples.
         lost: u64,
     },
     /// The thread was switched in or out.
     Switch {
-        /// Whether the thread was switched out.
+        /// True if the thread was switched out.
         out: bool,
     },
     /// A thread was switched in or out, as reported for a whole processor.
     SwitchCpuWide {
-        /// Whether it was switched out.
+        /// True if the thread was switched out.
         out: bool,
         /// The process that runs next, or ran before.
         pid: u32,
@@ -149,7 +149,7 @@ pub struct Throttle {
     pub stream_id: u64,
 }
 
-/// Why no record was read.
+/// The reason that no record was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRecord {
     /// The bytes end, or they do not continue with a record.
@@ -188,7 +188,7 @@ impl<'a> TimedRecord<'a> {
         let mut fields = Fields(body);
         let record = Record::parse(kind, misc, &mut fields)?;
         let (sample, tsc) = match record {
-            // The fields of an unknown record have an unknown size, so its sample cannot be found.
+            // An unknown record's fields have an unknown size, so its sample cannot be located.
             Record::Unknown { .. } => (Sample::default(), 0),
             _ => Sample::parse(fields.0, config)?,
         };
@@ -230,7 +230,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The fields that are not read yet.
+/// The unread fields of a record.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -242,7 +242,8 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes).ok_or(RecordProblem::Size)
     }
 
-    // libipt looks for the end of a record's text first, so that error comes before those of the fields in front of it.
+    // libipt looks for the end of a record's text first, so that error has priority over errors in the fields before
+    // the text.
 
     fn u32_before_text(&mut self) -> Result<u32, RecordProblem> {
         self.u32().map_err(|_| RecordProblem::Internal)

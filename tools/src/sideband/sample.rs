@@ -31,7 +31,7 @@ impl Sample {
     ///
     /// # Errors
     /// [`RecordProblem::Size`] if the sample is not the configured one; [`RecordProblem::Configuration`] if a sample
-    /// type lacks the identifier that it is chosen by, or if the record's time cannot be converted.
+    /// type lacks the identifier that selects it, or if the record's time cannot be converted.
     pub fn parse(bytes: &[u8], config: &StreamConfig) -> Result<(Self, u64), RecordProblem> {
         let sample_type = sample_type(bytes, config)?;
         let mut rest = bytes;
@@ -60,7 +60,7 @@ impl Sample {
     }
 }
 
-/// If sample types are chosen by identifier, the record's last word is the identifier.
+/// Returns the sample type. If identifiers select sample types, the record's last word is the identifier.
 fn sample_type(bytes: &[u8], config: &StreamConfig) -> Result<u64, RecordProblem> {
     let identifier = bytes.last_chunk().map(|word| u64::from_le_bytes(*word));
     match config.sample_configs.iter().find(|(id, _)| Some(*id) == identifier) {

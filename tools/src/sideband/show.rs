@@ -1,21 +1,21 @@
-//! Writes records as text, as `--sb:*` asks for.
+//! Formats records as text, as the options `--sb:*` request.
 
 use super::record::{AUX_TRUNCATED, Fork, Throttle};
 use super::{Cursor, Record, Sample, TimedRecord};
 use std::io::{self, Write};
 
-/// What to show of records.
+/// The parts of records to show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShowOptions {
     /// The layout; without one, records are not shown.
     pub layout: Option<RecordLayout>,
-    /// Whether to show the file of each record.
+    /// True if the file of each record is shown.
     pub filename: bool,
-    /// Whether to show the offset of each record in the file.
+    /// True if the offset of each record in the file is shown.
     pub offset: bool,
-    /// Whether to show the time of each record as TSC.
+    /// True if the time of each record is shown, as TSC.
     pub time: bool,
-    /// Whether to show warnings about losses.
+    /// True if warnings about losses are shown.
     pub warn: bool,
 }
 
@@ -32,7 +32,7 @@ pub enum RecordLayout {
 type Field = (&'static str, String);
 
 impl ShowOptions {
-    /// Writes a record. Without a layout, the columns in front of it still make a line.
+    /// Writes a record. Without a layout, the columns before the record still make a line.
     ///
     /// # Errors
     /// Those of `out`.

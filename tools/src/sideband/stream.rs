@@ -9,7 +9,7 @@ use crate::file::{FileError, FileRange};
 pub struct Stream {
     /// The file.
     pub name: String,
-    /// Whether it belongs to the traced processor.
+    /// True if the stream belongs to the traced processor.
     pub primary: bool,
     config: StreamConfig,
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Stream {
         Self { name, primary, config, bytes }
     }
 
-    /// Returns how its records were taken.
+    /// Returns the configuration of its records.
     #[must_use]
     pub fn config(&self) -> &StreamConfig {
         &self.config

@@ -1,11 +1,11 @@
-//! The mappings of processes, shared between those that began as a copy of another.
+//! The mappings of processes, shared between a process and its copies.
 
 use crate::source::{Mapping, perf_data::VDSO};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The number of a space: what a process has mapped as long as nothing takes the place of anything else.
+/// The number of an address space: the mappings of a process until one replaces another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(usize);
 
@@ -16,7 +16,7 @@ pub struct CodePart {
     pub address: u64,
     /// Size in bytes.
     pub len: u64,
-    /// The first byte's place in the file.
+    /// The offset of the first byte in the file.
     pub offset: u64,
     /// The file, or [`VDSO`].
     pub path: Arc<Path>,
@@ -28,18 +28,18 @@ pub(super) struct Spaces(Vec<Space>);
 
 #[derive(Debug, Default)]
 struct Space {
-    /// The space that this one began as, and how many of that one's own mappings it had.
+    /// The space that this one is based on, and the number of that space's own mappings that this one shares.
     base: Option<(SpaceId, usize)>,
     own: Vec<Mapping>,
-    /// Where they are: the end and the number of each by its begin. None overlaps another.
+    /// The places of the mappings: the end and the number of each by its begin. Mappings do not overlap.
     places: BTreeMap<u64, (u64, usize)>,
 }
 
-/// The present mappings of a process.
+/// The current mappings of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapped {
     space: SpaceId,
-    /// The number of mappings of the space that it has, if the space is another process's.
+    /// The number of the space's mappings that the process has, if the space belongs to another process.
     shared: Option<usize>,
 }
 
@@ -49,36 +49,37 @@ impl Mapped {
     }
 }
 
-/// The place of a mapping, relative to another one.
+/// The relation of a new mapping to the existing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lies {
-    /// Nothing was there.
+    /// No mapping was there.
     Free,
-    /// The same was there, all of it or a part.
+    /// The same mapping was there, all of it or a part.
     Same { all: bool },
-    /// Something else was there.
+    /// Another mapping was there.
     Over,
 }
 
 impl Spaces {
-    /// A space with nothing in it.
+    /// Makes an empty space.
     pub(super) fn begin(&mut self) -> Mapped {
         self.0.push(Space::default());
         Mapped { space: SpaceId(self.0.len() - 1), shared: None }
     }
 
-    /// The same, for a new process.
+    /// Returns the same mappings for a new process.
     pub(super) fn share(&self, mapped: &Mapped) -> Mapped {
         let count = mapped.shared.unwrap_or_else(|| self.0[mapped.space.0].own.len());
         Mapped { shared: Some(count), ..*mapped }
     }
 
-    /// Maps something. If that makes another space, it is returned, and whether that holds only from now on.
+    /// Maps a part of a file. If that makes a new space, returns the space, and true if the space holds only from now
+    /// on.
     pub(super) fn map(&mut self, mapped: &mut Mapped, mapping: &Mapping) -> Option<(SpaceId, bool)> {
         let lies = self.lies(*mapped, mapping);
         match lies {
             Lies::Same { all: true } => return None,
-            // Only code is of interest, and what takes its place.
+            // Only code matters, and a mapping that replaces code.
             Lies::Free if !is_code(mapping) => return None,
             _ => {}
         }
@@ -105,7 +106,7 @@ impl Spaces {
             for (begin, (until, number)) in there.filter(|(_, (_, number))| *number < count) {
                 match space.own.get(*number) {
                     Some(other) if is_same(other, mapping) => {
-                        // What is below it is hidden.
+                        // Older mappings at these addresses are hidden.
                         if *begin <= from && *until >= to {
                             return Lies::Same { all: true };
                         }
@@ -119,13 +120,13 @@ impl Spaces {
         lies
     }
 
-    /// Returns the number of mappings that are kept.
+    /// Returns the number of stored mappings.
     #[cfg(test)]
     pub(super) fn mappings(&self) -> usize {
         self.0.iter().map(|space| space.own.len()).sum()
     }
 
-    /// The code in a space.
+    /// Returns the code in a space.
     pub(super) fn code(&self, space: SpaceId) -> Vec<CodePart> {
         let mut chain = vec![];
         let mut next = Some((space, usize::MAX));
@@ -148,7 +149,7 @@ impl Spaces {
     }
 }
 
-/// Puts a mapping over what is there.
+/// Puts a mapping over the existing ones.
 fn paint(places: &mut BTreeMap<u64, (u64, usize)>, from: u64, to: u64, number: usize) {
     if from >= to {
         return;
@@ -175,13 +176,13 @@ fn end(mapping: &Mapping) -> u64 {
     mapping.address.saturating_add(mapping.len)
 }
 
-/// Returns whether two mappings have the same bytes wherever both are.
+/// Returns true if two mappings have the same bytes wherever they overlap.
 fn is_same(one: &Mapping, other: &Mapping) -> bool {
     let moved = |mapping: &Mapping| mapping.address.wrapping_sub(mapping.offset);
     (one.executable, &one.path, moved(one)) == (other.executable, &other.path, moved(other))
 }
 
-/// Returns whether a mapping is code of a file, or of the vdso. Memory of no file has the kernel's names for it.
+/// Returns true if a mapping is code of a file or of the vDSO. Memory without a file has the kernel's names for it.
 fn is_code(mapping: &Mapping) -> bool {
     let Mapping { path, executable, .. } = mapping;
     let is_memory = ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));

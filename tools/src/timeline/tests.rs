@@ -50,7 +50,7 @@ fn what_is_mapped_where_nothing_was_has_always_been_there_and_what_replaces_some
     let records = [
         at(10, map(7, 0x1000, "/a")),
         at(20, map(7, 0x3000, "/b")),
-        // The same again, and a part of it.
+        // The same mapping again, and a part of it.
         at(25, map(7, 0x3000, "/b")),
         at(30, map_with(7, (0x3040, 0x10), "//anon", true)),
         at(40, map(7, 0x5000, "/c")),
@@ -58,7 +58,7 @@ fn what_is_mapped_where_nothing_was_has_always_been_there_and_what_replaces_some
     let before = "0 7 ?: 1000 /a+1000, 3000 /b+1000";
     let after = "30 7 ?: 1000 /a+1000, 3000 /b+1000, 3050 /b+1050, 5000 /c+1000";
     assert_eq!(turns(&records), [before, after]);
-    // What is no code is only of interest where code was.
+    // A mapping that is not code matters only where code was.
     let data = |address| at(50, map_with(7, (address, 0x10), "/data", false));
     assert_eq!(turns(&[&records[..2], &[data(0x9000)]].concat()), [before]);
     let hole = turns(&[&records[..2], &[data(0x1000)]].concat());
@@ -71,7 +71,7 @@ fn a_program_that_is_executed_has_nothing_of_the_one_before() {
         at(10, map(7, 0x1000, "/a")),
         at(20, exec(7, "other")),
         at(21, map(7, 0x5000, "/b")),
-        // Records of another processor come later in a file.
+        // The records of another processor come later in the file.
         at(5, exec(7, "one")),
     ];
     assert_eq!(turns(&records), ["0 7 one: 1000 /a+1000", "20 7 other: 5000 /b+1000"]);
@@ -127,7 +127,7 @@ fn the_mappings_of_many_forks_are_shared() {
     let mut records: Vec<_> = (0..4000).map(|number| at(1, map(1, 0x1000 * (number + 1), "/a"))).collect();
     for child in 2..4002 {
         records.push(at(2, fork(1, child)));
-        // Each maps something of its own.
+        // Each child has a mapping of its own.
         records.push(at(3, map(child, 0x8000_0000, "/own")));
     }
     let timeline = ProcessTimeline::of(&records);

@@ -77,7 +77,7 @@ fn errors_of_the_command_line_have_libipts_texts() {
         assert_eq!((ran.err, ran.status), (format!("{{prog}}: {text}\n"), Some(status)), "{args:?}");
         assert_eq!(ran.out, "");
     }
-    // A file may have no records, and their range may end after the file's end.
+    // A stream may have no records, and a range may end after the file's end.
     for args in [&["--pevent", "empty", "t"][..], &["--pevent", "t:16-99", "t"], &["--cpu", "6/78/", "t"]] {
         assert_eq!(folder.lines(Tool::Ptdump, args), ["0000000000000000  psb"], "{args:?}");
     }
@@ -114,7 +114,7 @@ fn options_choose_columns() {
     const CLOCKS: [&str; 8] =
         ["--mtc-freq", "3", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
     let lines = |args: &[&str]| lines(&[&PSB, ALL], &[&CLOCKS, args].concat());
-    // The column after each timing packet, or what was reported before it.
+    // The column after each timing packet, or the message before it.
     for (args, columns) in [
         (&["--time"][..], "tsc=1000 tsc=1000 - tsc=101e tsc=103e tsc=105e"),
         (&["--time", "--no-cyc"], "tsc=1000 tsc=1000 - tsc=101e tsc=105e"),

@@ -50,7 +50,7 @@ fn what_cannot_be_read_again_is_reported_and_ends_a_block() {
 
 #[test]
 fn a_block_ends_with_its_section_and_an_empty_one_comes_before_an_error_about_code() {
-    // 1000: nop; 1001: not mapped. TNT: no event is ahead.
+    // 1000: nop; 1001: not mapped. TNT: no event is pending.
     let shown = lines("section-end", &[0x90], &[0x06], &["--no-inst", "--block:show-blocks", "--stat"]);
     assert_eq!(
         shown,
@@ -129,7 +129,7 @@ fn counts_are_those_of_the_decoder_or_those_asked_for() {
     assert_eq!(of(&["--stat:insn", "--stat"]), ["insn: 1."]);
 }
 
-/// Makes an ELF file of 64 bits with these program headers: type, offset, size and address.
+/// Returns a 64-bit ELF file with these program headers: type, offset, size and address.
 fn elf(headers: &[(u32, u64, u64, u64)]) -> Vec<u8> {
     let mut file = vec![0; 64];
     file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -180,7 +180,7 @@ fn elf_files_that_are_damaged_say_where() {
             0,
         ),
         ("cut", "cut: offset=0x0 size=0x2 vaddr=0x2000.\n", "cut error reading phdr 1: Success.", 1),
-        // To move the segments, all of them must be known first.
+        // Moving the segments requires all of them to be known.
         ("cut:0x1000", "", "cut error reading phdr 1: Success.", 1),
     ] {
         let ran = folder.run(Tool::Ptxed, &["-v", "--quiet", "--elf", argument, "--pt", "t:0-16"]);
@@ -362,7 +362,7 @@ fn options_choose_columns_and_details() {
     ] {
         assert_eq!(show(args), shown, "{args:?}");
     }
-    // Tick events come only with --event:tick, and events for RFLAGS.IF only with --event:iflags.
+    // Tick events require --event:tick, and events for RFLAGS.IF require --event:iflags.
     let tick = [0x06, 0x19, 7, 0, 0, 0, 0, 0, 0, 0x06];
     let jumps = |args: &[&str]| lines("ticks", &[0x75, 0xfe], &tick, &[&["--no-inst"], args].concat()).len();
     assert_eq!((jumps(&[]), jumps(&["--event:tick"])), (3, 4));
@@ -379,7 +379,7 @@ fn a_mode_that_contradicts_is_at_its_place_and_what_else_contradicts_is_after_th
     for (name, before, status, line) in [
         // TNT (taken); MODE.Exec (32 bit), FUP (1000).
         ("mode", &[0x06][..], &[0x99, 0x02, 0x3d, 0x00, 0x10][..], "[2c, 1000: error: bad status update]"),
-        // Tracing is off, but goes on.
+        // The PSB+ says that tracing is off, but tracing continues.
         ("off", &[], &[], "[2b, 0: error: bad status update]"),
         // TIP.PGD: tracing is off. FUP (1000): it is on.
         ("on", &[0x01], &[0x3d, 0x00, 0x10], "[2f, 1000: error: bad status update]"),

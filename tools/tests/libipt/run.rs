@@ -79,7 +79,7 @@ impl Drop for Folder {
     }
 }
 
-/// Makes a PERF_RECORD with these words after its header.
+/// Returns a PERF_RECORD with these words after its header.
 pub(crate) fn record(kind: u64, misc: u64, words: &[u64]) -> Vec<u8> {
     let header = kind | misc << 32 | (8 + 8 * words.len() as u64) << 48;
     [header].iter().chain(words).flat_map(|word| word.to_le_bytes()).collect()

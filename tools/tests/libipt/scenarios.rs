@@ -1,4 +1,4 @@
-//! Compares what ptdump prints with the packets in the decoder's scenarios.
+//! Compares ptdump's output with the packets in the decoder's scenarios.
 
 use crate::run::{Folder, Tool};
 use notation::Scenario;
@@ -25,7 +25,7 @@ fn ptdump_prints_the_packets_of_each_scenario() {
     assert!(count > 100, "only {count} scenarios");
 }
 
-/// Returns a line with one blank between its words and without leading zeros of the offset.
+/// Returns a line with one blank between its words and with the offset's leading zeros removed.
 fn short(line: &str) -> String {
     let mut words = line.split_whitespace();
     let first = words.next().unwrap_or_default();

@@ -3,7 +3,7 @@
 use crate::run::{Folder, Tool, record};
 use pugmark_decoder_core::packet::PSB;
 
-/// Makes a SWITCH record of a process at a time.
+/// Returns a SWITCH record of a process at a time.
 fn switch(pid: u64, time: u64) -> Vec<u8> {
     record(14, 0, &[pid, time])
 }
@@ -19,7 +19,7 @@ fn records_of_several_streams_are_merged_by_time() {
     let second = [switch(0x1a, 1), switch(0x1b, 5), switch(0x1c, 7)].concat();
     let folder = Folder::new("merge", &[("t", &trace), ("1", &first), ("2", &second)]);
     let args = ["--sb", "--pevent:sample-type", "6", "--pevent:primary", "1", "--pevent:secondary", "2"];
-    // Of records with the same time, that of the stream continued last comes first.
+    // Among records with the same time, that of the stream continued last comes first.
     let expected =
         ["{ a/0 1 }", "{ 1a/0 1 }", "{ 1b/0 5 }", "{ b/0 5 }", "tsc 5", "tsc 6", "{ 1c/0 7 }", "{ c/0 9 }"];
     // Ignoring CYCs does not change the times of the other packets.
@@ -47,7 +47,7 @@ fn records_without_a_time_come_with_the_first_packet_of_time() {
     {
         let args = [&["--sb", "--pevent", "s", "--no-offset"], cycles, &["t"]].concat();
         let lines = folder.lines(Tool::Ptdump, &args);
-        // There is no calibration for CYC, and the line about this comes before it.
+        // CYC has no calibration, and the line about that comes before it.
         let lines: Vec<_> =
             lines.iter().filter(|line| !line.starts_with('[') && !line.starts_with("psb")).collect();
         assert_eq!(lines.len(), expected.len(), "{lines:?}");

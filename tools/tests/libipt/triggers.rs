@@ -1,5 +1,5 @@
 //! Blocks and recoveries around TRIG packets, as libipt's master branch of 2026 has them. Debian's libipt 2.0 does not
-//! know TRIG.
+//! support TRIG.
 
 use crate::ptxed::lines;
 

@@ -19,7 +19,7 @@ fn repeat(tool: Tool, file: &str, inputs: &str, least: usize) {
     let records = fs::read_to_string(folder.join("golden").join(file)).unwrap();
     let mut count = 0;
     for record in records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-        // Disassembly is worded differently than XED's.
+        // The wording of disassembly differs from XED's.
         if record["tool"] != tool.name() || record["class"] == "disasm" {
             continue;
         }

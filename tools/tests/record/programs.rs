@@ -34,7 +34,7 @@ pub(crate) fn compile(name: &str, source: &str) -> Option<Scratch> {
     compile_with(name, &[PRELUDE, source].concat(), &[])
 }
 
-/// The same without the C library, whose functions depend on the processor.
+/// Compiles without the C library, whose functions depend on the processor.
 pub(crate) fn compile_bare(name: &str, source: &str) -> Option<Scratch> {
     compile_with(name, source, &["-nostdlib", "-ffreestanding", "-fcf-protection=none"])
 }
@@ -57,7 +57,7 @@ fn compile_with(name: &str, source: &str, options: &[&str]) -> Option<Scratch> {
     }
 }
 
-/// Where a function or a label of a program is that was compiled in a directory.
+/// Returns the address of a function or label in the program of a directory.
 pub(crate) fn symbol(scratch: &Scratch, name: &str) -> u64 {
     let bytes = fs::read(scratch.path("program")).expect("the program");
     let file = object::File::parse(&*bytes).expect("the program");
@@ -78,7 +78,8 @@ const PRELUDE: &str = "
 #include <unistd.h>
 ";
 
-/// Signals of all kinds, interrupted system calls, string instructions. The exit status says which step went wrong.
+/// Signals of all kinds, interrupted system calls, string instructions. The exit status is the number of the failed
+/// step.
 pub(crate) const EVENTS: &str = r#"
 static sigjmp_buf back;
 static volatile int counted;
@@ -149,7 +150,7 @@ int main(void) {
 }
 "#;
 
-/// Asks for the time through the page with system calls from before the vDSO.
+/// Gets the time through the vsyscall page, the predecessor of the vDSO.
 pub(crate) const VSYSCALL: &str = r#"
 int main(void) {
     time_t (*old)(time_t *) = (void *)0xffffffffff600400;
@@ -159,8 +160,8 @@ int main(void) {
 }
 "#;
 
-/// Executes code in memory that only the program itself can read. The exit status is 9 if the system has no such
-/// memory.
+/// Executes code in memory that only the program itself can read. The exit status is 9 if the system does not support
+/// such memory.
 pub(crate) const SECRET: &str = r#"
 #include <sys/syscall.h>
 int main(void) {
@@ -173,7 +174,7 @@ int main(void) {
 }
 "#;
 
-/// Four threads that change repeatedly how memory is mapped.
+/// Four threads that repeatedly change the mapping of memory.
 pub(crate) const MAPS: &str = r#"
 static void *change(void *argument) {
     for (int i = 0; i < 1000; i++) mprotect(argument, 4096, PROT_READ);
@@ -222,12 +223,12 @@ int work(void);
 /// The number of instructions that `work` executes: three outside the loop, and two per round.
 pub(crate) const WORK_INSNS: u64 = 3 + 2 * 100;
 
-/// A program that executes `work` once.
+/// Returns a program that executes `work` once.
 pub(crate) fn filter() -> String {
     format!("{WORK} int main(void) {{ return work(); }}")
 }
 
-/// A program with a thread that waits in the kernel while the main thread executes `work`.
+/// Returns a program with a thread that waits in the kernel while the main thread executes `work`.
 pub(crate) fn waits() -> String {
     format!("{WORK}{WAITS}")
 }
@@ -248,7 +249,7 @@ int main(void) {
 }
 "#;
 
-/// Kills itself with the first of two system calls that follow each other directly.
+/// Kills itself with the first of two adjacent system calls.
 pub(crate) const KILLED: &str = r#"
 __asm__(".globl last\n.type last, @function\n"
         "last: mov $39, %eax\n" /* getpid */
@@ -259,8 +260,8 @@ int last(void);
 int main(void) { return last(); }
 "#;
 
-/// Two threads and a child that execute `work` once, while one thread waits in the kernel, and a child that executes
-/// another program.
+/// Returns a program of which two threads and a child execute `work` once, while one thread waits in the kernel, and of
+/// which another child executes another program.
 pub(crate) fn tasks() -> String {
     format!("{WORK}{TASKS}")
 }
@@ -296,7 +297,7 @@ int main(void) {
 }
 "#;
 
-/// Executes itself as often as its argument says.
+/// Executes itself again, as many times as its argument says.
 pub(crate) const AGAIN: &str = r#"
 #include <stdlib.h>
 #include <stdio.h>
@@ -309,9 +310,9 @@ int main(int count, char **words) {
 }
 "#;
 
-/// Children whose handlers were set right before they were made, each another one than the child before. The first two
-/// instructions of `bad` are executed. The third, a call, faults because there is no stack: it begins and leads to a
-/// place where a call of `bad` does not lead, and only who knows the handler knows why.
+/// Children whose handlers were set right before their fork, in turn two different ones. The first two instructions of
+/// `bad` are executed. The third, a call, faults because there is no stack: it begins, but control flow continues in
+/// the inherited handler, which a call of `bad` cannot reach.
 pub(crate) const INHERITED: &str = r#"
 __asm__(".globl bad\n.type bad, @function\n"
         "bad: mov $8, %eax\n"
@@ -336,7 +337,7 @@ int main(void) {
 }
 "#;
 
-/// A child executes while its parent is killed by a fault in the middle of a block.
+/// A child executes while a fault in the middle of a block kills its parent.
 pub(crate) const APART: &str = r#"
 __asm__(".globl bad\n.type bad, @function\n"
         "bad: mov $8, %eax\n"
@@ -367,7 +368,7 @@ int main(void) {
 }
 "#;
 
-/// A process that may make no others tries to.
+/// A process that may not fork tries to fork.
 pub(crate) const NO_CHILDREN: &str = r#"
 #include <sys/resource.h>
 int main(void) {
@@ -378,8 +379,8 @@ int main(void) {
 }
 "#;
 
-/// Writes what it reads, until there is no more; ignores SIGTERM if it has an argument. Without the C library, because
-/// stepping takes seconds until a program that has one begins.
+/// Copies its input to its output until the input ends; ignores SIGTERM if it has an argument. It does without the C
+/// library, whose start takes seconds under stepping.
 pub(crate) const LINES: &str = r#"
 static long call(long number, long one, long two, long three) {
     register long four __asm__("r10") = 8; /* the bytes of a set of signals */
@@ -398,7 +399,7 @@ __attribute__((used, noreturn)) static void start(long arguments) {
 }
 "#;
 
-/// A thread that is not the main one executes another program, which ends all other threads.
+/// A thread other than the main one executes another program, which ends all other threads.
 pub(crate) const EXEC: &str = r#"
 static void *thread(void *argument) {
     execl("/bin/true", "true", (char *)0);
@@ -415,7 +416,7 @@ int main(void) {
 "#;
 
 /// Threads that never end by themselves, one that ends them all, and a child that is killed. Each round of their loop
-/// has a branch that is in the trace: from a trace one cannot tell how often a loop without such a branch was executed.
+/// has a branch that is in the trace: without it, the trace would not determine the number of rounds.
 pub(crate) const ENDS: &str = r#"
 static void *endless(void *argument) { for (volatile long i = 1; i; i++) {} return 0; }
 
@@ -432,7 +433,7 @@ int main(void) {
 }
 "#;
 
-/// One thread maps other code at the address where another executes.
+/// One thread maps other code at the address where another thread executes.
 pub(crate) const REMAP: &str = r#"
 static int (*code)(void);
 static volatile int turn;
@@ -464,7 +465,7 @@ int main(void) {
 }
 "#;
 
-/// Its child begins a session, and with it a group, of its own and ends with status 5, and so does the program.
+/// Its child starts a session, and thereby a group, and ends with status 5, as does the program.
 pub(crate) const GROUP: &str = r#"
 static long call(long number, long one, long two, long three) {
     register long four __asm__("r10") = 0;
@@ -485,19 +486,19 @@ __attribute__((used, noreturn)) static void start(void) {
 }
 "#;
 
-/// A far return to the next instruction, the flags on the stack, and the stack's segment: instructions that stepping
-/// must treat specially. It ends with status 3.
+/// A far return to the next instruction, PUSHF and POPF, and a load of SS: instructions that stepping must treat
+/// specially. It ends with status 3.
 pub(crate) const FAR: &str = r#"
 __asm__(".globl _start\n_start: mov %cs, %eax\n push %rax\n lea 1f(%rip), %rcx\n push %rcx\n lretq\n"
         "1: pushfq\n popfq\n mov %ss, %ecx\n mov %ecx, %ss\n nop\n"
         "mov $3, %edi\n mov $231, %eax\n syscall\n"); /* exit_group */
 "#;
 
-/// The number of instructions that it executes.
+/// The number of instructions that [`FAR`] executes.
 pub(crate) const FAR_INSNS: u64 = 13;
 
-/// Calls, loops, a jump table, string instructions and system calls, and nothing that depends on the processor or on
-/// where the stack is. It ends with status 3.
+/// Calls, loops, a jump table, string instructions and system calls, independent of the processor and of the stack's
+/// address. It ends with status 3.
 pub(crate) const BARE: &str = r#"
 static unsigned fib(unsigned n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 static unsigned (*volatile recursive)(unsigned) = fib;

@@ -1,9 +1,9 @@
-//! A terminal that a test reads.
+//! A pseudoterminal that a test reads.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
 
-/// Returns both ends of a terminal: what a program writes to the second can be read from the first.
+/// Returns both ends of a pseudoterminal: output of a program to the second can be read from the first.
 pub(crate) fn terminal() -> (File, File) {
     use std::os::fd::FromRawFd;
     let (mut first, mut second) = (-1, -1);

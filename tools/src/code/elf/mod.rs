@@ -1,8 +1,8 @@
-//! Reads the segments to load from an ELF file.
+//! Reads the loadable segments of an ELF file.
 //!
-//! Files are read as libipt's programs read them, which is why this module walks the headers itself instead of using
-//! the `object` crate: always little-endian, program headers next to each other, whatever the file says of either, and
-//! errors name the header's number.
+//! This module reads files exactly as libipt's programs do, and therefore walks the headers itself instead of using the
+//! `object` crate: files are always little-endian, program headers are adjacent, whatever the file header says of
+//! either, and errors name the header's number.
 //!
 //! Source: System V Application Binary Interface, "ELF Header" and "Program Header".
 //!
@@ -33,11 +33,11 @@ pub struct Segment {
     pub offset: u64,
     /// Its number of bytes in the file.
     pub size: u64,
-    /// The address that the file gives it.
+    /// The virtual address in its program header.
     pub vaddr: u64,
 }
 
-/// The segments to load.
+/// The loadable segments of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
     /// The segments with bytes, in the file's order.
@@ -49,25 +49,25 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Returns what to add to each segment's address so that the lowest is at `base`; 0 for a base of 0.
+    /// Returns the offset that moves the lowest segment to `base`; 0 for a base of 0.
     #[must_use]
     pub fn shift(&self, base: u64) -> u64 {
         if base == 0 { 0 } else { base.wrapping_sub(self.lowest.unwrap_or(u64::MAX)) }
     }
 }
 
-/// What is wrong with an ELF file.
+/// An error in an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
     /// The file ends before its identification does.
     NoIdentification,
     /// The file does not begin with the ELF magic number.
     NotElf,
-    /// The class is neither that of 32 nor that of 64 bits.
+    /// The class is neither ELFCLASS32 nor ELFCLASS64.
     Class(u8),
     /// The file ends within the file header.
     FileHeader,
-    /// The program headers begin at this offset, which is above the largest possible one.
+    /// The program headers begin at this offset, which is above the maximum.
     Table(u64),
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for ElfError {
 
 impl std::error::Error for ElfError {}
 
-/// Returns the segments to load of a file of 32 or 64 bits. Only reads headers.
+/// Returns the loadable segments of a 32-bit or 64-bit file. Only reads headers.
 ///
 /// # Errors
 /// The first [`ElfError`].
@@ -128,7 +128,7 @@ fn walk<'data, Header: FileHeader<Endian = LittleEndian>>(
     Ok(segments)
 }
 
-/// The ABIs in which processes on x86 call the kernel.
+/// The ABIs of system calls on x86.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Abi {
     /// 64 bits.
@@ -139,7 +139,7 @@ pub enum Abi {
     Ia32,
 }
 
-/// The number of bytes of a file that [`abi`] looks at.
+/// The number of bytes at the front of a file that [`abi`] reads.
 pub const ABI_BYTES: usize = size_of::<FileHeader32<LittleEndian>>();
 
 /// Returns the ABI of a program or library, given the first bytes of its file.

@@ -1,9 +1,9 @@
 use super::*;
 
-/// Offset and size of a field in bytes, written down from the text of the ABI.
+/// The offset and size of a field in bytes, typed from the text of the ABI.
 type HeaderField = (usize, usize);
 
-/// Where the fields are in a file header and in a program header.
+/// The places of the fields in a file header and in a program header.
 struct HeaderLayout {
     class: u8,
     header: usize,
@@ -42,7 +42,7 @@ fn set(bytes: &mut [u8], at: usize, (offset, size): HeaderField, value: u64) {
     bytes[at + offset..at + offset + size].copy_from_slice(&value.to_le_bytes()[..size]);
 }
 
-/// A PT_LOAD, a PT_NOTE, and a PT_LOAD without bytes in the file.
+/// Returns a file with a PT_LOAD, a PT_NOTE, and a PT_LOAD without bytes in the file.
 fn file(layout: &HeaderLayout) -> Vec<u8> {
     let mut bytes = vec![0; layout.header + 3 * layout.entry];
     bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', layout.class, 1, 1]);

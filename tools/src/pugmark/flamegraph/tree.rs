@@ -1,11 +1,11 @@
-//! A tree of calls: each function below each chain of callers, and how much it took itself.
+//! A call tree: each function below each chain of callers, with its own cost.
 
 use std::{
     collections::HashMap,
     io::{self, Write},
 };
 
-/// Functions, each below its caller. The root has no name.
+/// A call tree. The root has no name.
 #[derive(Clone, Debug)]
 pub(super) struct FlameTree {
     nodes: Vec<FlameNode>,
@@ -15,7 +15,7 @@ pub(super) struct FlameTree {
 #[derive(Clone, Debug, Default)]
 struct FlameNode {
     name: String,
-    /// What it took itself, without what it called.
+    /// The function's own cost, without its callees.
     own: u64,
     children: Vec<usize>,
 }
@@ -27,7 +27,7 @@ impl FlameTree {
         Self { nodes: vec![FlameNode::default()], children: HashMap::new() }
     }
 
-    /// Returns the function of this name that a node has called; it is made if there is none.
+    /// Returns the child of a node with this name, and makes the child if there is none.
     pub(super) fn child(&mut self, node: usize, name: &str) -> usize {
         let new = self.nodes.len();
         let child = *self.children.entry((node, name.to_owned())).or_insert(new);
@@ -38,7 +38,7 @@ impl FlameTree {
         child
     }
 
-    /// Adds to what a node took itself.
+    /// Adds to a node's own cost.
     pub(super) fn add(&mut self, node: usize, own: u64) {
         self.nodes[node].own += own;
     }
@@ -51,32 +51,32 @@ impl FlameTree {
         self.nodes[node].own
     }
 
-    /// What all functions took together.
+    /// Returns the cost of all functions together.
     pub(super) fn total(&self) -> u64 {
         self.nodes.iter().map(|node| node.own).sum()
     }
 
-    /// What each node took with all that it called, by the nodes' numbers.
+    /// Returns the cost of each node with its callees, by the nodes' numbers.
     pub(super) fn totals(&self) -> Vec<u64> {
         let mut totals: Vec<_> = self.nodes.iter().map(|node| node.own).collect();
-        // A child comes after its parent.
+        // A child's number is greater than its parent's.
         for (number, node) in self.nodes.iter().enumerate().rev() {
             totals[number] += node.children.iter().map(|child| totals[*child]).sum::<u64>();
         }
         totals
     }
 
-    /// What a node has called, by name.
+    /// Returns the children of a node, by name.
     pub(super) fn children(&self, node: usize) -> Vec<usize> {
         let mut children = self.nodes[node].children.clone();
         children.sort_by_key(|child| &self.nodes[*child].name);
         children
     }
 
-    /// Writes a line for each chain of calls whose innermost function took something itself: the functions' names from
-    /// the outermost on, separated by semicolons, and a number.
+    /// Writes a line for each chain of calls whose innermost function has a cost of its own: the functions' names from
+    /// the outermost on, separated by semicolons, and the cost.
     pub(super) fn write_folded(&self, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
-        // A chain may be longer than this program's own stack.
+        // A loop instead of recursion: a chain may be longer than this program's own stack.
         let mut left: Vec<_> = self.children(Self::ROOT).into_iter().rev().map(|node| (node, 0)).collect();
         let mut path: Vec<String> = vec![];
         while let Some((node, depth)) = left.pop() {

@@ -1,4 +1,4 @@
-//! A sampled memory access: from IBS, or as Linux reports it for any processor.
+//! A sampled memory access, from IBS or as Linux reports it for any processor.
 //!
 //! Source: Linux, include/uapi/linux/perf_event.h, `union perf_mem_data_src`.
 
@@ -6,11 +6,11 @@ use pugmark_decoder_core::ibs::{Access, CacheState, DataSource, Dtlb};
 use serde::Serialize;
 use std::fmt;
 
-/// Where the data came from, or where a store went.
+/// The level of the memory hierarchy that the data came from or that a store went to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Level {
     L1,
-    /// A line that was already on its way to the cache.
+    /// An in-flight line, on its way to the cache.
     LineBuffer,
     L2,
     L3,
@@ -49,14 +49,14 @@ impl Level {
     }
 }
 
-/// Where the data was, as far as it is known.
+/// The place where the data was, as far as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AccessSource {
     /// The level.
     pub(super) level: Option<Level>,
-    /// Whether the access missed at this level.
+    /// True if the access missed at this level.
     pub(super) missed: bool,
-    /// Whether another cache had the line, and had modified it.
+    /// True if another cache had the line, and had modified it.
     pub(super) modified: bool,
 }
 
@@ -68,15 +68,15 @@ impl fmt::Display for AccessSource {
     }
 }
 
-/// How the address was translated.
+/// The translation of the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Translation {
     L1,
     L2,
-    /// In one of the TLB's levels.
+    /// A hit in one of the TLB's levels.
     Hit,
-    /// By a page walk.
+    /// A page walk.
     Walk,
 }
 
@@ -91,7 +91,7 @@ impl Translation {
     }
 }
 
-/// What an access does.
+/// The kinds of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Operation {
     pub(super) load: bool,
@@ -120,23 +120,23 @@ pub(super) struct MemoryAccess {
     pub(super) translation: Option<Translation>,
     /// The linear address.
     pub(super) address: Option<u64>,
-    /// How many bytes are accessed, if that is known.
+    /// The number of bytes accessed, if known.
     pub(super) bytes: Option<u32>,
-    /// In cycles.
+    /// The latency in cycles.
     pub(super) latency: Option<u64>,
 }
 
-/// A field of `union perf_mem_data_src`: where it begins and how many bits it has.
+/// Returns a field of `union perf_mem_data_src`, given its lowest bit and its number of bits.
 const fn field(value: u64, at: u32, bits: u32) -> u64 {
     value >> at & ((1 << bits) - 1)
 }
 
-/// The bits of `mem_lvl` that name a level, the one that is nearest to the memory last.
+/// The bits of `mem_lvl` that name a level. The level nearest to the memory is the last.
 const LEVELS: [(u64, Level); 11] = [
     (0x8, Level::L1),
     (0x10, Level::LineBuffer),
     (0x20, Level::L2),
-    // AMD's processors before Zen 4 do not tell the caches of other cores from the L3.
+    // AMD's processors before Zen 4 do not distinguish the caches of other cores from the L3.
     (0x400, Level::RemoteCache),
     (0x800, Level::RemoteCache),
     (0x40, Level::L3),
@@ -148,7 +148,8 @@ const LEVELS: [(u64, Level); 11] = [
 ];
 
 impl MemoryAccess {
-    /// What Linux reports about a sample: `PERF_SAMPLE_DATA_SRC`, `ADDR` and `WEIGHT`. `None` if it is no access.
+    /// Returns the access that Linux reports in `PERF_SAMPLE_DATA_SRC`, `ADDR` and `WEIGHT`; `None` if the sample is no
+    /// access.
     pub(super) fn of_linux(data_src: u64, address: Option<u64>, weight: Option<u64>) -> Option<Self> {
         let of = |at, bits| field(data_src, at, bits);
         let operation = of(0, 5);
@@ -158,7 +159,7 @@ impl MemoryAccess {
             return None;
         }
         let (level, number, remote) = (of(5, 14), of(33, 4), of(37, 1) != 0);
-        // Two bits are set where the processor does not tell which of the two levels it was.
+        // Two bits are set if the processor does not distinguish the two levels.
         let by_bits =
             LEVELS.into_iter().filter(|(bit, _)| level & bit != 0).map(|(_, level)| level).next_back();
         let by_number = match (number, remote) {
@@ -182,7 +183,7 @@ impl MemoryAccess {
         let (hit, missed) = (level & 2 != 0, level & 4 != 0);
         let tlb = of(26, 7);
         let translation = match (tlb & 2 != 0, tlb & 4 != 0, tlb & 8 != 0, tlb & 0x10 != 0) {
-            // Where IBS says that there was a page walk, Linux sets only the miss of the last level.
+            // For a page walk that IBS reports, Linux sets only the miss of the last level.
             (false, true, ..) => Some(Translation::Walk),
             _ if tlb & 0x60 != 0 && tlb & 0x18 == 0 => Some(Translation::Walk),
             (true, _, true, false) => Some(Translation::L1),
@@ -205,7 +206,7 @@ impl MemoryAccess {
         })
     }
 
-    /// What IBS reports about an op.
+    /// Returns the access that IBS reports about an op.
     pub(super) fn of_ibs(access: Access<'_>) -> Self {
         let (load, store) = (access.is_load(), access.is_store());
         let prefetch = access.software_prefetch() == Some(true);
@@ -240,7 +241,7 @@ impl MemoryAccess {
     }
 }
 
-/// The level of a source of IBS.
+/// Returns the level of a data source of IBS.
 const fn level(source: DataSource, remote: bool) -> Option<Level> {
     Some(match source {
         DataSource::LocalL3 => Level::L3,
@@ -261,9 +262,9 @@ mod tests {
     use super::*;
     use pugmark_decoder_core::ibs::{Caps, OpRegisters, OpSample, Part};
 
-    /// Registers of a Zen 4 with these bits in IbsOpData2 and IbsOpData3.
+    /// Returns the access in registers of a Zen 4 with these bits in IbsOpData2 and IbsOpData3.
     fn of_ibs(data2: u64, data3: u64) -> MemoryAccess {
-        // IBS for ops, with the data sources of Zen 4.
+        // Op IBS, with the data sources of Zen 4.
         let part = Part { family: 0x19, model: 0x11, caps: Caps(0xbff) };
         let registers =
             OpRegisters { ctl: 1 << 18, data2, data3, dc_linear: 0x7008, ..OpRegisters::default() };
@@ -296,7 +297,7 @@ mod tests {
             (1 << 6 | 5, far, "load unknown"),
             (0, far, "load unknown"),
             (0, far | 1 << 16, "load line buffer"),
-            // The source is a load's.
+            // The data source is of loads only.
             (3, STORE | MISS | L2_MISS, "store unknown"),
             (0, LOAD | 1 << 14, "load uncached"),
             (7, LOAD | 1 << 14, "load I/O"),
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(of_ibs(0, 1 | VALID | 0b1100).translation, walked);
         assert_eq!(of_ibs(0, 1 | VALID | 0b0100).translation, Some(Translation::L2));
         assert_eq!(of_ibs(0, 1 | 1 << 15 | 4 << 22), MemoryAccess { locked: true, bytes: Some(8), ..load });
-        // Only misses have a latency, and a latency of 0 means that none is known.
+        // Only misses have a latency, and 0 means an unknown latency.
         assert_eq!(of_ibs(0, 1 | 77 << 32).latency, None);
         assert_eq!(of_ibs(0, 1 | 1 << 7 | 77 << 32).latency, Some(77));
         assert_eq!(of_ibs(0, 1 | 1 << 7).latency, None);

@@ -1,4 +1,4 @@
-//! The report: rows with names, the most first, as text or as JSON.
+//! The report: named rows, the largest count first, as text or as JSON.
 
 use super::{
     access::Translation,
@@ -12,10 +12,10 @@ use std::{
     io::{self, Write},
 };
 
-/// How many instructions are named where a part of a line is accessed.
+/// The number of instructions named for each part of a line.
 const INSTRUCTIONS: usize = 2;
 
-/// What all rows have.
+/// The columns of all rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct RowCounts {
     count: u64,
@@ -27,7 +27,7 @@ struct RowCounts {
     latency: Option<Latency>,
 }
 
-/// Accesses that have a name in common: where the data came from, a function, a line of source.
+/// Accesses with a common name: a source of data, a function, or a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct NamedRow {
     name: String,
@@ -57,7 +57,7 @@ struct SharedRow {
     parts: Vec<PartRow>,
 }
 
-/// What one thread does at one offset of a line.
+/// The accesses of one thread at one offset of a line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct PartRow {
     offset: u64,
@@ -84,15 +84,15 @@ pub(super) struct MemoryReport {
     pages: Vec<PlaceRow>,
     functions: Vec<NamedRow>,
     source_lines: Vec<NamedRow>,
-    /// How many rows each table had, for tables that were cut to the wanted number.
+    /// The number of rows before the cut, for each table that was cut to the limit.
     rows: BTreeMap<&'static str, usize>,
 }
 
-/// Makes rows of what was counted.
+/// Makes the report's rows from the tables.
 pub(super) struct Reporter<'a> {
     pub(super) tables: &'a MemoryTables,
     pub(super) names: &'a MemoryNames<'a>,
-    /// How many rows of each table are wanted.
+    /// The maximum number of rows of each table.
     pub(super) limit: usize,
 }
 
@@ -112,7 +112,7 @@ impl Reporter<'_> {
             page_walks: Some(page.walks),
             ..self.place(*address, &page.counted, page.users.len())
         });
-        // Lines that other caches had modified cost most; then come those that are written most.
+        // The order of cost: lines that other caches had modified, then the most written ones.
         let by_cost = |row: &SharedRow| {
             let RowCounts { modified, stores, count, .. } = row.place.counts;
             (Reverse((modified, stores, count)), row.place.address.clone(), row.place.process)
@@ -146,7 +146,7 @@ impl Reporter<'_> {
         NamedRow { name, counts: self.counts(counted) }
     }
 
-    /// A row of a line, with the name of what is accessed most in it.
+    /// Returns the row of a line, with the name of the data most accessed in it.
     fn line(&self, (program, address): Address, line: &CacheLine) -> PlaceRow {
         let data = self.names.data((program, address + line.most()));
         PlaceRow { data, ..self.place((program, address), &line.counted, line.users().len()) }
@@ -188,7 +188,7 @@ impl Reporter<'_> {
         Some(SharedRow { place, sharing, parts: parts.collect() })
     }
 
-    /// Adds up the accesses of instructions with the same name.
+    /// Returns the sums of the accesses of instructions with the same name.
     fn by_code(&self, name: impl Fn(Address) -> Option<String>) -> Vec<NamedRow> {
         let mut sums: BTreeMap<String, AccessCounts> = BTreeMap::new();
         for (address, counted) in &self.tables.code {
@@ -205,10 +205,10 @@ fn sorted<T, K: Ord>(mut rows: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     rows
 }
 
-/// Leaves as many rows of each table as are wanted.
+/// Cuts tables to the maximum number of rows.
 struct FirstRows {
     limit: usize,
-    /// How many rows a table had, if it has fewer now.
+    /// The number of rows before the cut, for each table that was cut.
     rows: BTreeMap<&'static str, usize>,
 }
 
@@ -222,7 +222,7 @@ impl FirstRows {
     }
 }
 
-/// The head of the columns that all tables have.
+/// The head of the columns of all tables.
 const HEAD: &str = "  count  percent    loads   stores   latency: mean  median    most";
 
 impl RowCounts {
@@ -262,7 +262,7 @@ impl PartRow {
 }
 
 impl MemoryReport {
-    /// Whether there is anything in it.
+    /// Returns true if there are no accesses.
     pub(super) fn is_empty(&self) -> bool {
         self.accesses == 0
     }
@@ -320,7 +320,7 @@ impl MemoryReport {
         Ok(())
     }
 
-    /// A table begins.
+    /// Writes the title and the head of a table.
     fn head(&self, out: &mut dyn Write, title: &str, key: &'static str, more: &str) -> io::Result<()> {
         let of = self.rows.get(key).map(|rows| format!(", the first of {rows}")).unwrap_or_default();
         writeln!(out, "\n{title}{of}:\n{HEAD}{more}")

@@ -1,4 +1,4 @@
-//! Memory accesses, counted by what they have in common.
+//! Memory accesses, counted by their common properties.
 
 use super::access::{AccessSource, MemoryAccess, Operation, Translation};
 use serde::Serialize;
@@ -14,21 +14,21 @@ const PAGE: u64 = 0x1000;
 /// Addresses from here on are the kernel's, in all programs.
 const KERNEL: u64 = 1 << 63;
 
-/// Who accesses memory: a thread, or a processor that runs none.
+/// The thread that accesses memory, or a processor that runs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Who {
     Thread(i32),
     Idle(Option<u32>),
 }
 
-/// Where an access comes from.
+/// The origin of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Origin {
     /// The number of the program.
     pub(super) program: usize,
-    /// The thread, if samples tell it; 0 where none ran.
+    /// The thread, if the samples have one; 0 if none ran.
     pub(super) thread: Option<i32>,
-    /// The processor, if samples tell it.
+    /// The processor, if the samples have one.
     pub(super) cpu: Option<u32>,
     /// The instruction.
     pub(super) ip: Option<u64>,
@@ -40,19 +40,19 @@ impl Origin {
     }
 }
 
-/// A program's address, or one of the kernel's.
+/// An address, with its program unless it is the kernel's.
 pub(super) type Address = (Option<usize>, u64);
 
-/// What was counted.
+/// Counts of accesses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AccessCounts {
     pub(super) count: u64,
     pub(super) loads: u64,
     pub(super) stores: u64,
     pub(super) locked: u64,
-    /// Where another cache had modified the line.
+    /// Accesses to a line that another cache had modified.
     pub(super) modified: u64,
-    /// The latencies that are known.
+    /// The known latencies.
     pub(super) latencies: Vec<u64>,
 }
 
@@ -66,7 +66,7 @@ impl AccessCounts {
         self.latencies.extend(access.latency);
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of `other`.
     pub(super) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.loads += other.loads;
@@ -79,7 +79,7 @@ impl AccessCounts {
     pub(super) fn latency(&self) -> Option<Latency> {
         let mut sorted = self.latencies.clone();
         sorted.sort_unstable();
-        // A damaged file may say anything.
+        // The sum saturates because a damaged file may have any values.
         let sum = sorted.iter().fold(0_u64, |sum, latency| sum.saturating_add(*latency));
         let count = sorted.len() as u64;
         let most = *sorted.last()?;
@@ -88,14 +88,14 @@ impl AccessCounts {
     }
 }
 
-/// How long accesses took, in cycles.
+/// The latencies of accesses, in cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Latency {
-    /// How many accesses have a known latency.
+    /// The number of accesses with a known latency.
     pub(super) count: u64,
     pub(super) sum: u64,
     pub(super) mean: f64,
-    /// The lower one of the two in the middle.
+    /// The median; of an even number of latencies, the lower one of the two in the middle.
     pub(super) median: u64,
     pub(super) most: u64,
 }
@@ -113,28 +113,28 @@ pub(super) struct MemoryPage {
 pub(super) struct CacheLine {
     pub(super) counted: AccessCounts,
     pub(super) cpus: BTreeSet<u32>,
-    /// What each thread did, by offset in the line.
+    /// The accesses of each thread, by offset in the line.
     pub(super) parts: BTreeMap<(u64, Option<Who>), LinePart>,
 }
 
-/// What one thread did at one offset of a line.
+/// The accesses of one thread at one offset of a line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinePart {
     pub(super) counted: AccessCounts,
-    /// The widest access, as far as it is known.
+    /// The size of the widest access, if known.
     pub(super) bytes: Option<u32>,
     pub(super) cpus: BTreeSet<u32>,
-    /// How often each instruction of each program made such an access.
+    /// The number of such accesses of each instruction of each program.
     pub(super) code: BTreeMap<(usize, u64), u64>,
 }
 
-/// Whether threads that share a line also share the data in it.
+/// The kind of sharing of a line: of the line alone, or also of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Sharing {
-    /// No byte that one of them writes is accessed by another one: the line is shared, the data are not.
+    /// No byte that one thread writes is accessed by another one: only the line is shared.
     False,
-    /// They access the same bytes.
+    /// Threads access the same bytes.
     True,
 }
 
@@ -143,7 +143,7 @@ impl CacheLine {
         self.parts.keys().filter_map(|(_, who)| *who).collect()
     }
 
-    /// The offset in the line that is accessed most.
+    /// Returns the most accessed offset in the line.
     pub(super) fn most(&self) -> u64 {
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         for ((offset, _), part) in &self.parts {
@@ -155,10 +155,10 @@ impl CacheLine {
             .map_or(0, |(offset, _)| offset)
     }
 
-    /// Whether several threads access the line, on several processors, and one of them writes.
+    /// Returns the kind of sharing if several threads access the line, on several processors, and one of them writes.
     pub(super) fn sharing(&self) -> Option<Sharing> {
         let several = |count| count > 1;
-        // Without the processors' numbers the threads have to do.
+        // Without the processors' numbers, several threads suffice.
         let apart = self.cpus.is_empty() || several(self.cpus.len());
         if !apart || !several(self.users().len()) || self.counted.stores == 0 {
             return None;
@@ -178,14 +178,14 @@ impl CacheLine {
 /// All accesses, counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryTables {
-    /// Samples of anything.
+    /// All samples, also those without an access.
     pub(super) samples: u64,
     pub(super) all: AccessCounts,
     pub(super) sources: BTreeMap<(Operation, AccessSource), AccessCounts>,
     pub(super) translations: BTreeMap<Option<Translation>, AccessCounts>,
     pub(super) lines: HashMap<Address, CacheLine>,
     pub(super) pages: HashMap<Address, MemoryPage>,
-    /// By program and instruction; the kernel's are in all programs.
+    /// Counts by program and instruction; those of the kernel are of all programs.
     pub(super) code: HashMap<Address, AccessCounts>,
 }
 

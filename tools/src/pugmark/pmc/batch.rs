@@ -1,14 +1,15 @@
-//! Answers requests: reads them from standard input, one a line, and writes an answer for each to standard output.
+//! Answers requests: reads them from standard input, one per line, and writes a line of answer for each to standard
+//! output.
 
 use anyhow::Result;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
-/// Answers each line of standard input by a line.
+/// Answers each line of standard input with a line.
 pub(super) fn run(answer: impl FnMut(usize, &str) -> String) -> Result<()> {
     answer_lines(io::stdin().lock(), io::stdout().lock(), answer)
 }
 
-/// Answers each line by a line. The closure also gets the number of the line, from 1.
+/// Answers each line with a line. The closure also gets the line's number, from 1.
 ///
 /// Answers are flushed whenever no more input is buffered, so that a program at the other end can wait for each answer.
 pub(super) fn answer_lines(

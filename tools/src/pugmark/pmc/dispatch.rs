@@ -103,7 +103,7 @@ pub(super) fn run(options: &DispatchOptions) -> Result<()> {
     Ok(())
 }
 
-/// Returns the unit masks of the event in a request.
+/// Returns the unit masks of the event that a request names.
 fn masks(cpu: &'static Cpu, request: &str) -> impl Iterator<Item = &'static str> {
     let event = cpu.event(request.split(':').next().unwrap_or_default());
     event.into_iter().flat_map(|event| cpu.unit_masks(event)).map(UnitMask::name)
@@ -117,7 +117,7 @@ pub(super) fn split(text: &str) -> Result<(&str, Levels)> {
     }
 }
 
-/// Answers rows. Fails at the end if a row was not a request.
+/// Answers the rows of standard input. Fails at the end if a row was not a request.
 fn run_batch() -> Result<()> {
     let mut refused = 0;
     batch::run(|line, text| {
@@ -134,7 +134,8 @@ fn run_batch() -> Result<()> {
 }
 
 impl DispatchOptions {
-    /// Returns `None` if no option needs a feature: libpfm3 distinguishes that from features that are all off.
+    /// Returns the features, or `None` if no option needs one: libpfm3 distinguishes that from features that are all
+    /// off.
     fn features(&self) -> Option<Features> {
         let mut flags = CounterFlags::empty();
         flags.set(CounterFlags::INV, self.inv);

@@ -54,7 +54,7 @@ fn near(request: &str, error: &EncodeError<'_>) -> SimilarNames {
     let pmu = Pmu::by_name(of);
     match error.kind {
         EncodeErrorKind::UnknownPmu => match names::pmu(of) {
-            // libpfm takes only whole names; suggest the one that was meant.
+            // libpfm takes only whole names; suggest the whole name of the PMU meant.
             Some(pmu) => SimilarNames(vec![pmu.name().to_owned()]),
             None => SimilarNames::to(error.text, Pmu::all().iter().map(Pmu::name)),
         },

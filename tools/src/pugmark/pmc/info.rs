@@ -20,7 +20,7 @@ pub(super) struct InfoOptions {
     json: bool,
 }
 
-/// An event, and the PMUs on which it is the same.
+/// An event, and the PMUs that share it.
 struct SharedEvent {
     pmus: Vec<&'static str>,
     event: &'static Event,

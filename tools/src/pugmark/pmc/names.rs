@@ -27,7 +27,7 @@ const ALIASES: [(&str, &str); 20] = [
     ("turin", "zen5"),
 ];
 
-/// The largest number of similar names to show.
+/// The maximum number of similar names shown.
 const MOST_SHOWN: usize = 5;
 
 /// Finds a PMU by its name in libpfm4, by the end of that name after an underscore (`zen4`), or by a code name. Case
@@ -42,7 +42,7 @@ pub(super) fn pmu(name: &str) -> Option<&'static Pmu> {
 pub(super) fn cpu(name: &str) -> Option<&'static Cpu> {
     let end = end(name);
     let of = |name: &str| Cpu::all().iter().find(|cpu| ends_with(cpu.name(), name));
-    // The name of a PMU also stands for its processor.
+    // The name of a PMU also selects its processor.
     let of_pmu = || pmu(name).and_then(|pmu| Cpu::all().iter().find(|cpu| cpu.title() == pmu.title()));
     Cpu::by_name(name).or_else(|| of(&end)).or_else(of_pmu)
 }
@@ -70,7 +70,7 @@ fn ends_with(name: &str, end: &str) -> bool {
 pub(in crate::pugmark) struct SimilarNames(pub(in crate::pugmark) Vec<String>);
 
 impl SimilarNames {
-    /// Finds the most similar of `names`. A third of the letters may be wrong, or more may be missing at one end.
+    /// Finds the most similar of `names`. Up to a third of the letters may be wrong, or more may be missing at one end.
     pub(in crate::pugmark) fn to<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Self {
         let name = name.to_ascii_lowercase();
         let mut near: Vec<(bool, usize, &str)> = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn similar_names_are_found_and_the_most_similar_comes_first() {
-        // In another order than that of the results.
+        // The names are not in the order of the results.
         let names =
             ["ROBE", "PROBED", "PRESET", "UNHALTED_XYA", "UNHALTED_OPS", "RETIRED_UOPS", "PROBE", "PROBE"];
         for (name, near) in [

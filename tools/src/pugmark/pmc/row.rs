@@ -7,7 +7,7 @@ use pugmark_pfm::{
     dispatch::{CounterFeatures, CounterFlags, Dispatch, DispatchError, Features, IbsFetch, IbsOp, Request},
 };
 
-/// The number of columns. More columns are ignored, so that rows that already have an answer can be answered again.
+/// The number of columns. Further columns are ignored, so that rows with an answer can be requests again.
 const COLUMNS: usize = 10;
 /// The model flag of the IBS fetch unit.
 const USE_IBS_FETCH: u32 = 1;
@@ -25,7 +25,7 @@ pub(super) struct BatchRow<'a> {
 }
 
 impl<'a> BatchRow<'a> {
-    /// Reads the columns: processor; events with optional `@levels`; levels; mask of unavailable registers; whether the
+    /// Reads the columns: processor; events with optional `@levels`; levels; mask of unavailable registers; yes if the
     /// remaining columns apply; counter mask and flags of all counters; flags of IBS; period and option of fetch and
     /// op.
     pub(super) fn parse(line: &'a str) -> Result<Self> {

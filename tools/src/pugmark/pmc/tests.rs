@@ -40,7 +40,7 @@ fn dispatch_answers_in_four_columns() {
             "k7\tCPU_CLK_UNHALTED\t9\t0x7\tno\t0\t0x0\t0x0\t0x0/0\t0x0/0",
             "SUCCESS\tpmc3@0xc0010003=0x530076\tpmd3@0xc0010007/rdpmc3\tfetch_base=0 op_base=0",
         ),
-        // Levels of the event, and levels of the request. Further columns are ignored.
+        // Levels of the event, and levels of the request. Columns after the tenth are ignored.
         (
             "k7\tCPU_CLK_UNHALTED@1,RETIRED_UOPS@0\t8\t0\tno\t0\t0\t0\t0/0\t0/0\tan\tanswer",
             "SUCCESS\tpmc0@0xc0010000=0x520076 pmc1@0xc0010001=0x5100c1\t\

@@ -1,22 +1,23 @@
-//! Text that was written before, so that the text of what is executed repeatedly is made only once.
+//! A cache of texts, so that the text of repeatedly executed code is formatted only once.
 
 use std::ops::Range;
 
-/// 2 to this power is how many texts can be remembered: more than the hot code of a large program has blocks.
+/// The binary logarithm of the number of cached texts, which exceeds the number of blocks in a large program's hot
+/// code.
 const PLACES: u32 = 16;
 
-/// At least this many bytes of text are remembered; then all are forgotten.
+/// The size of the cached text, in bytes, from which on a new text drops all others.
 const MOST_BYTES: usize = 32 << 20;
 
-/// Texts by what they are about. A new text replaces one that has the same place.
+/// Texts by their subjects. A new text replaces the one in the same slot.
 pub(super) struct KnownText<K> {
     text: String,
     places: Vec<Option<(K, u32, u32)>>,
 }
 
-/// What texts are about.
+/// The subject of a text.
 pub(super) trait TextKey: Copy + Eq {
-    /// A number that differs for most others.
+    /// Returns a number that differs from that of most other subjects.
     fn number(self) -> u64;
 }
 
@@ -32,7 +33,7 @@ impl<K: TextKey> KnownText<K> {
         Self { text: String::new(), places: vec![] }
     }
 
-    /// Returns the text of a key, which `put` puts into words if it is not known.
+    /// Returns the text of a key; `put` writes a text that is not cached.
     #[inline]
     pub(super) fn get(&mut self, key: K, put: impl FnOnce(&mut String)) -> &str {
         // The highest bits of a product depend on all bits of the number.
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn one_that_has_the_place_of_another_takes_it_and_much_text_is_forgotten() {
-        // Keys without a number all have one place.
+        // Keys without a number all have the same slot.
         #[derive(Clone, Copy, PartialEq, Eq)]
         struct Nameless(u8);
         impl TextKey for Nameless {

@@ -1,8 +1,7 @@
 //! A profile for the Firefox profiler.
 //!
-//! Its stack chart is made of samples. A sample holds until the next one, and there is one wherever the stack
-//! changes, so that the chart shows each call from its begin to its end. A sample weighs as much as it lasts, for the
-//! call tree.
+//! The stack chart is made of samples. A sample holds until the next one, and each change of the stack makes one, so
+//! that the chart shows each call from begin to end. For the call tree, a sample's weight is its duration.
 //!
 //! Source: Firefox Profiler, docs-developer/processed-profile-format.md and src/profile-logic/stack-timing.ts.
 
@@ -17,12 +16,12 @@ use fxprof_processed_profile::{
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// The function that stands where something is missing.
+/// The function shown for lost parts of the trace.
 const LOST: &str = "[lost]";
 
-/// Returns the profile as JSON. Its times begin with the first function's.
+/// Returns the profile as JSON. Its times count from the first function's begin.
 pub(super) fn profile(drawing: &Drawing) -> Result<Vec<u8>> {
-    // The profiler zooms in to one interval.
+    // The profiler's maximum zoom shows one interval.
     let interval = SamplingInterval::from_nanos(1);
     let product = match drawing.unit {
         Unit::Nanoseconds => "pugmark".into(),
@@ -44,8 +43,8 @@ pub(super) fn profile(drawing: &Drawing) -> Result<Vec<u8>> {
     Ok(value.to_string().into_bytes())
 }
 
-/// Gives each sample of a thread the time up to the next one as its weight, in milliseconds, and the time in functions
-/// since the one before as the processor's, in microseconds. The crate has whole numbers only for both.
+/// Sets the weight of each sample of a thread to the time up to the next sample, in milliseconds, and its processor
+/// time to the time in functions since the sample before, in microseconds. The crate takes only whole numbers for both.
 fn weigh(thread: &mut Value) {
     let samples = &mut thread["samples"];
     let [stacks, deltas] = ["stack", "timeDeltas"]
@@ -61,7 +60,7 @@ fn weigh(thread: &mut Value) {
     samples["threadCPUDelta"] = worked.into();
 }
 
-/// Something to note, or that something is missing: a row of the marker chart, and a text.
+/// A marker for a note or a loss: a row of the marker chart, and a text.
 struct Note {
     row: StringHandle,
     text: StringHandle,
@@ -94,7 +93,7 @@ impl StaticSchemaMarker for Note {
         self.text
     }
 
-    /// No field of the schema is a number.
+    /// Returns no number: the schema has no field of that type.
     fn number_field_value(&self, _: u32) -> f64 {
         f64::NAN
     }
@@ -106,7 +105,7 @@ struct ProfileWriter<'a> {
     first: u64,
     traced: CategoryHandle,
     lost: CategoryHandle,
-    /// By their numbers.
+    /// The processes by their numbers.
     processes: HashMap<i32, ProcessHandle>,
 }
 
@@ -118,7 +117,7 @@ impl ProfileWriter<'_> {
     fn track(&mut self, track: &Track) {
         let begin = self.since(track.begin().unwrap_or(self.first));
         let id = |number: i32| number.unsigned_abs();
-        // The first thread of a process gives it its name.
+        // The first thread of a process names the process.
         let known = self.processes.get(&track.pid).copied();
         let process = known.unwrap_or_else(|| self.profile.add_process(&track.name, id(track.pid), begin));
         self.processes.insert(track.pid, process);
@@ -166,7 +165,7 @@ impl ProfileWriter<'_> {
     fn samples(&mut self, thread: ThreadHandle, track: &Track) {
         let drawing = self.drawing;
         let mut frames: HashMap<usize, FrameHandle> = HashMap::new();
-        // The stacks of the functions that have not been left, the innermost one last.
+        // The stacks of the open functions, the innermost one last.
         let mut stacks: Vec<StackHandle> = vec![];
         for change in track.changes() {
             let at = match change {
@@ -192,7 +191,7 @@ impl ProfileWriter<'_> {
         }
     }
 
-    /// Adds a sample. What it weighs is known when the next one is.
+    /// Adds a sample, without a weight: [`weigh`] sets it when the next sample is known.
     fn sample(&mut self, thread: ThreadHandle, at: u64, stack: Option<StackHandle>) {
         let at = self.since(at);
         self.profile.add_sample(thread, at, stack, CpuDelta::ZERO, 0);
@@ -220,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_sample_holds_until_the_stack_changes_and_a_loss_stands_between_what_it_parts() {
-        // The second loss takes no time, and is not mixed up with what goes on then.
+        // The second loss takes no time, and must not be confused with the functions that continue then.
         let mut one =
             track(7, 7, vec![slice(1002, 1004, 1, 1), slice(1000, 1010, 0, 0), slice(1030, 1040, 0, 2)]);
         let loss = |from, to, order| TrackLoss { from, to, why: "a loss".into(), order };
@@ -245,7 +244,7 @@ mod tests {
             (MarkRow::Of(MarkKind::Written), "PTWRITE", 0),
             (MarkRow::Of(MarkKind::Power), "power", 0),
             (MarkRow::Of(MarkKind::Frequency), "frequency", 0),
-            // A stretch that is not traced is one marker, from its begin to its end.
+            // A period without tracing is one marker, from its begin to its end.
             (MarkRow::Off, "not traced", 2),
             (MarkRow::On, "not traced", 3),
         ];
@@ -277,7 +276,7 @@ mod tests {
             [
                 ("7/7", "7/7", "7", true, 0.0),
                 ("7/7", "7/8", "8", false, 200.0),
-                // A second piece of the same thread.
+                // A second track of the same thread.
                 ("7/7", "7/8", "8.1", false, 300.0),
                 ("9/9", "9/9", "9", true, 500.0),
             ]

@@ -1,4 +1,4 @@
-//! One page for a browser, which needs no network: the drawing as JSON inside a program that shows it.
+//! A web page that works without a network: the drawing as JSON inside a program that shows it.
 
 use super::{Drawing, Slice, SourceLine, Track, TrackLoss, TrackMark};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub(super) fn page(drawing: &Drawing) -> String {
     let data =
         json!({ "unit": drawing.unit.name(), "names": drawing.names, "places": places, "tracks": tracks })
             .to_string();
-    // Nothing in a name may end the script that the data are in.
+    // A name must not end the script that contains the data.
     PAGE.replace("/*DATA*/null", &data.replace('<', "\\u003c"))
 }
 

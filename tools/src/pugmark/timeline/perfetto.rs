@@ -18,14 +18,14 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// A number.
+    /// Adds a number.
     fn number(mut self, field: u64, value: u64) -> Self {
         self.varint(field << 3);
         self.varint(value);
         self
     }
 
-    /// A string or another message.
+    /// Adds a string or another message.
     fn bytes(mut self, field: u64, bytes: &[u8]) -> Self {
         self.varint(field << 3 | 2);
         self.varint(bytes.len() as u64);
@@ -34,7 +34,7 @@ impl Message {
     }
 }
 
-/// What a TrackEvent is.
+/// The type of a TrackEvent.
 #[derive(Clone, Copy)]
 enum Type {
     Begin = 1,
@@ -46,7 +46,7 @@ enum Type {
 pub(super) fn trace(drawing: &Drawing) -> Vec<u8> {
     let mut trace = Message::default();
     for (number, track) in drawing.tracks.iter().enumerate() {
-        // Two tracks for each thread: losses would not nest with functions.
+        // Each thread has two tracks, because losses would not nest with functions.
         let (functions, losses) = (2 * number as u64 + 1, 2 * number as u64 + 2);
         trace = trace.bytes(1, &thread(functions, track).0);
         trace = trace.bytes(1, &lost(losses, functions).0);
@@ -69,7 +69,7 @@ pub(super) fn trace(drawing: &Drawing) -> Vec<u8> {
     trace.0
 }
 
-/// The packet that describes a thread's track.
+/// Returns the packet that describes a thread's track.
 fn thread(track_uuid: u64, track: &Track) -> Message {
     let id = |number: i32| u64::from(number.unsigned_abs());
     let thread = Message::default().number(1, id(track.pid)).number(2, id(track.tid));
@@ -78,13 +78,13 @@ fn thread(track_uuid: u64, track: &Track) -> Message {
     Message::default().bytes(60, &descriptor.0)
 }
 
-/// The packet that describes the track of a thread's losses.
+/// Returns the packet that describes the track of a thread's losses.
 fn lost(track_uuid: u64, parent: u64) -> Message {
     let descriptor = Message::default().number(1, track_uuid).bytes(2, b"lost").number(5, parent);
     Message::default().bytes(60, &descriptor.0)
 }
 
-/// The packet of a function's begin, with the line of source that called it.
+/// Returns the packet of a function's begin, with the source line that called it.
 fn begin(drawing: &Drawing, slice: &Slice, track_uuid: u64) -> Message {
     let name = drawing.names[slice.name].as_bytes();
     let event = Message::default().number(9, Type::Begin as u64).number(11, track_uuid).bytes(23, name);
@@ -94,14 +94,14 @@ fn begin(drawing: &Drawing, slice: &Slice, track_uuid: u64) -> Message {
     packet(slice.from, &event.bytes(33, &called.0))
 }
 
-/// The packet of an event.
+/// Returns the packet of an event.
 fn event(at: u64, what: Type, track_uuid: u64, name: Option<&str>) -> Message {
     let event = Message::default().number(9, what as u64).number(11, track_uuid);
     let event = name.map_or(event.0.clone(), |name| Message(event.0).bytes(23, name.as_bytes()).0);
     packet(at, &Message(event))
 }
 
-/// All packets are of one sequence, in order.
+/// Returns the packet of an event at this time. All packets are of one sequence, in order.
 fn packet(at: u64, event: &Message) -> Message {
     Message::default().number(8, at).number(10, 1).bytes(11, &event.0)
 }
@@ -112,7 +112,7 @@ mod tests {
     use crate::pugmark::timeline::MarkRow;
     use crate::pugmark::walk::Unit;
 
-    /// The fields of a message: numbers as they are, messages and texts as bytes.
+    /// Returns the fields of a message: numbers as they are, messages and texts as bytes.
     fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
         let mut found = vec![];
         while !bytes.is_empty() {
@@ -132,7 +132,7 @@ mod tests {
         own.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
     }
 
-    /// A message as text: `field=number`, `field=(…)` for the messages in `inner`, `field=text` for others.
+    /// Returns a message as text: `field=number`, `field=(…)` for the messages in `inner`, `field=text` for others.
     fn shown(bytes: &[u8], inner: &[u64]) -> String {
         let field = |(field, value, bytes): (u64, u64, &[u8])| match bytes {
             [] => format!("{field}={value}"),
@@ -174,7 +174,7 @@ mod tests {
             name: "one".into(),
             pid: 7,
             tid: 300,
-            // They are listed as they end.
+            // The slices are in the order of their ends.
             slices: vec![slice(20, 30, 1, 1, 1), slice(40, 50, 1, 2, 1), slice(10, 200, 0, 0, 0)],
             losses: vec![TrackLoss { from: 60, to: 70, why: "a loss".into(), order: 3 }],
             marks: vec![TrackMark { at: 15, row: MarkRow::Off, text: "a mark".into() }],

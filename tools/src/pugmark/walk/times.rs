@@ -8,21 +8,21 @@ use pugmark_decoder_core::{
 };
 use rustc_hash::FxHashMap;
 
-/// Finds the time of what lies between two packets.
+/// Computes the times of parts of traces.
 pub(in crate::pugmark) struct TraceTimes<'a> {
     clock: TraceClock,
     traces: Vec<&'a [u8]>,
     /// A TSC near those of each trace; 0 if none is known.
     near: Vec<u64>,
     config: Config<'a>,
-    /// The number of the trace, and its timeline.
+    /// The number of the current trace, and its timeline.
     now: Option<(usize, Timeline<'a>)>,
-    /// Those of other traces.
+    /// The timelines of other traces.
     others: FxHashMap<usize, Timeline<'a>>,
 }
 
 impl<'a> TraceTimes<'a> {
-    /// Times of a session's traces. It must be turned to one.
+    /// Makes the times of a session's traces. [`turn_to`](Self::turn_to) must be called before the first use.
     pub(in crate::pugmark) fn new(session: &Session<'a>, clock: TraceClock) -> Self {
         let (traces, near, config) = (session.traces.clone(), session.near.clone(), session.config);
         Self { clock, traces, near, config, now: None, others: FxHashMap::default() }
@@ -45,7 +45,7 @@ impl<'a> TraceTimes<'a> {
         }
     }
 
-    /// The time of what lies in a part of the trace, and the TSC, as [`TraceClock::time`] says.
+    /// Returns the time of a part of the trace, and the TSC, as [`TraceClock::time`] does.
     pub(in crate::pugmark) fn moment(&mut self, span: Span, insns: u64) -> Option<(u64, Option<u64>)> {
         let (_, timeline) = self.now.as_mut()?;
         self.clock.time(timeline, span, insns)

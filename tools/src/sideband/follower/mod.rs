@@ -1,8 +1,8 @@
-//! Finds the image (the code of one process) that the trace is in at each event.
+//! Finds the image (the code of one process) for the trace after each event.
 //!
-//! The scheduler switches processes in kernel code, and the records that report it come a little before or after the
-//! place in the trace. So a switch takes effect only at an event in the kernel, or on the way into it or out of it,
-//! where the processes' own code does not matter.
+//! The scheduler switches processes in kernel code, and the record of a switch comes a little before or after the
+//! switch in the trace. A switch therefore takes effect only at an event in the kernel, or on the way into the kernel
+//! or out of it, where the processes' own code does not matter.
 
 use super::images::Effect;
 use super::merged::report;
@@ -17,13 +17,13 @@ pub struct Follower<'s> {
     images: &'s ProcessImages<'s>,
     merged: MergedStreams<'s>,
     show: ShowOptions,
-    /// Whether to print a line for each switch.
+    /// True if each switch prints a line.
     show_switches: bool,
     /// The number of records that were applied.
     applied: usize,
     /// The number of parts that each process's image has so far.
     parts: Vec<usize>,
-    /// For each stream, where the trace is.
+    /// The trace's position for each stream.
     places: Vec<StreamPosition>,
     /// The process whose image the decoder has, if a record named one.
     current: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Follower<'s> {
     psb_ip: Option<u64>,
 }
 
-/// Where the trace is as one stream sees it.
+/// The trace's position, as one stream sees it.
 #[derive(Clone, Copy, Debug)]
 struct StreamPosition {
     /// The lowest address of the kernel.
@@ -42,7 +42,7 @@ struct StreamPosition {
     next: Option<usize>,
 }
 
-/// Where the trace is, as far as the events say.
+/// The privilege level at the trace's position, as far as known from the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     Unknown,
@@ -123,7 +123,7 @@ impl<'s> Follower<'s> {
         Ok(self.current.filter(|_| changed).map(|context| self.images.image(context, self.parts[context])))
     }
 
-    /// Makes the stream's waiting switch, if there is one, take effect. Returns whether there was one.
+    /// Makes the stream's pending switch, if there is one, take effect. Returns true if there was one.
     fn switch(&mut self, stream: usize, out: &mut dyn Write) -> io::Result<bool> {
         let place = &mut self.places[stream];
         let Some(context) = place.next.take() else { return Ok(false) };
@@ -137,19 +137,19 @@ impl<'s> Follower<'s> {
 }
 
 impl StreamPosition {
-    /// A switch replaces one that is waiting. A switch to the current process is dropped.
+    /// Makes a switch pending, in place of an earlier pending one. A switch to the current process is dropped.
     fn prepare(&mut self, context: usize) {
         self.next = Some(context).filter(|_| self.context != Some(context));
     }
 
-    /// Moves to this event. Returns whether a switch may take effect there.
+    /// Moves to this event. Returns true if a switch may take effect there.
     fn go_to(&mut self, event: &Event) -> bool {
         let before = self.location;
         self.location = self.location_of(event);
         before != Location::User || self.location != Location::User
     }
 
-    /// Returns where the trace is after an event.
+    /// Returns the location after an event.
     fn location_of(&self, event: &Event) -> Location {
         let of = |ip: u64| if ip < self.kernel_start { Location::User } else { Location::Kernel };
         let other = |location| match location {
@@ -169,7 +169,7 @@ impl StreamPosition {
     }
 }
 
-/// Returns whether libipt treats the address of such an event as a location.
+/// Returns true if libipt treats the address of such an event as a location.
 fn has_location(kind: EventKind) -> bool {
     !matches!(
         kind,

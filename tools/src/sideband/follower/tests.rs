@@ -68,14 +68,14 @@ fn a_switch_waits_for_the_kernel() {
         (EventKind::AsyncDisabled { at: 0x1000 }, None, true),
         (EventKind::AsyncDisabled { at: KERNEL }, None, false),
         (enabled, Some(KERNEL), true),
-        // An event that does not say where the trace is makes the location unknown.
+        // An event without a location makes the location unknown.
         (EventKind::Cbr { ratio: 1 }, None, true),
         (EventKind::Syscall, user, true),
     ] {
         let found = lines(&records, &[first, event(kind, ip, 2)]);
         let expected = if switches { "[context: pid-2]" } else { "" };
         assert_eq!(found, ["[context: pid-1]", expected], "{kind:?} {ip:x?}");
-        // Leaving the kernel allows a switch just as being in it does.
+        // Leaving the kernel allows a switch, as does being in the kernel.
         let found = lines(&records, &[first, event(EventKind::Exstop, Some(KERNEL), 1), event(kind, ip, 2)]);
         assert_eq!(found, ["[context: pid-1]", "", "[context: pid-2]"], "{kind:?} {ip:x?}");
     }
@@ -136,19 +136,19 @@ fn an_event_says_where_the_trace_is_or_on_which_side_it_was() {
     let status = |kind, ip| Event { status: true, ..event(kind, ip, 1) };
     let on = EventKind::Enabled { resumed: false };
     let from = [Unknown, Kernel, User];
-    // Where it is after an event, from nobody knows where, from the kernel, and from a program.
+    // The location after an event, if it was unknown, in the kernel, or in a program before.
     for (event, to) in [
         (event(on, user, 1), [User; 3]),
         (event(on, kernel, 1), [Kernel; 3]),
         (event(on, None, 1), [User; 3]),
         (event(EventKind::AsyncBranch { from: KERNEL }, user, 1), [User; 3]),
-        // Tracing ends on the way to the side that is not traced.
+        // Tracing ends on the way to the side that is filtered out.
         (event(EventKind::Disabled, None, 1), [Unknown, User, Kernel]),
         (event(EventKind::Disabled, kernel, 1), [Kernel; 3]),
         (event(EventKind::AsyncDisabled { at: 0x1000 }, None, 1), [Kernel; 3]),
         (event(EventKind::AsyncDisabled { at: KERNEL }, None, 1), [User; 3]),
         (event(EventKind::AsyncDisabled { at: KERNEL }, user, 1), [User; 3]),
-        // Only the kernel changes CR3; in a PSB+ the address says where that was.
+        // Only the kernel changes CR3; in a PSB+ the address gives the location.
         (event(EventKind::Paging(pip), None, 1), [Kernel; 3]),
         (event(EventKind::Paging(pip), user, 1), [Kernel; 3]),
         (status(EventKind::Paging(pip), user), [User; 3]),
@@ -158,7 +158,7 @@ fn an_event_says_where_the_trace_is_or_on_which_side_it_was() {
         (event(EventKind::Overflow, None, 1), [Unknown; 3]),
         (event(EventKind::Cbr { ratio: 1 }, kernel, 1), [Unknown; 3]),
         (event(EventKind::Stop, user, 1), [Unknown; 3]),
-        // The lowest address of the kernel is one of its own.
+        // The lowest address of the kernel belongs to the kernel.
         (event(EventKind::Exstop, Some(KERNEL - 1), 1), [User; 3]),
     ] {
         let found = from.map(|location| {

@@ -1,8 +1,8 @@
-//! Finds out what each record does to the processes' images, before anything is decoded.
+//! Computes the effect of each record on the processes' images, before anything is decoded.
 //!
-//! What a record does depends only on the records before it; the trace only decides when it does it. So all images are
-//! known in advance: each is a list of sections that grows while the trace is decoded, and at any time a process's
-//! image is the beginning of its list. The decoder borrows it, and nothing is copied.
+//! A record's effect depends only on the records before it; the trace decides only when the effect takes place. All
+//! images are therefore known in advance: each is a list of sections that grows while the trace is decoded, and a
+//! process's current image is a prefix of its list. The decoder borrows that prefix, and nothing is copied.
 
 use super::record::{AUX_TRUNCATED, Fork};
 use super::{MergedStreams, Record, RecordProblem, Stream, TimedRecord, Warning};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 
-/// The images of all processes and what each record does to them.
+/// The images of all processes and the effect of each record on them.
 #[derive(Debug)]
 pub struct ProcessImages<'c> {
     cache: &'c SectionCache,
@@ -24,24 +24,24 @@ pub struct ProcessImages<'c> {
     sections: Vec<OnceCell<Vec<Section<'c>>>>,
 }
 
-/// What each record does, as far as that is known without reading code.
+/// The effect of each record, as far as known without reading code.
 #[derive(Debug)]
 pub struct ImagePlan {
     contexts: Vec<Context>,
     effects: Vec<Effect>,
 }
 
-/// A process. When it executes another program, that is a new context.
+/// A process. An exec makes a new context.
 #[derive(Debug)]
 struct Context {
     pid: u32,
     parts: Vec<MappedSection>,
-    /// The number of parts that it starts with.
+    /// The number of parts at the start.
     initial: usize,
     abi: Option<Abi>,
 }
 
-/// What a record does.
+/// The effect of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
@@ -53,7 +53,7 @@ pub(super) enum Effect {
         /// The number of parts that its image has now.
         parts: usize,
     },
-    /// From some place on, the trace is in this process.
+    /// The trace switches to this process, at a later place.
     Switch(usize),
     /// The trace begins in this process.
     Start(usize),
@@ -64,7 +64,7 @@ pub(super) enum Effect {
 }
 
 impl<'c> ProcessImages<'c> {
-    /// Makes the images of a plan. The cache must be the one that the plan was made with.
+    /// Makes the images of a plan. The cache must be the one of [`ImagePlan::new`].
     #[must_use]
     pub fn new(plan: ImagePlan, cache: &'c SectionCache) -> Self {
         let ImagePlan { contexts, effects } = plan;
@@ -90,7 +90,7 @@ impl<'c> ProcessImages<'c> {
         Image::new(&sections[..parts.min(sections.len())])
     }
 
-    /// Returns what the record with this number does; records are numbered in the order in which they are due.
+    /// Returns the effect of the record with this number; records are numbered in the order in which they are due.
     pub(super) fn effect(&self, record: usize) -> Effect {
         self.effects.get(record).copied().unwrap_or(Effect::None)
     }
@@ -117,7 +117,7 @@ impl ImagePlan {
     }
 }
 
-/// The largest number of parts of all images together. A forked process copies the parts of its parent, so without a
+/// The maximum number of parts of all images together. A forked process copies the parts of its parent, so without a
 /// limit a few records could create very many.
 const MOST_PARTS: usize = 1 << 22;
 
@@ -135,7 +135,7 @@ impl ImagePlanner<'_> {
     fn effect(&mut self, event: &TimedRecord<'_>, stream: &Stream) -> Result<Effect, RecordProblem> {
         let primary = stream.primary;
         Ok(match &event.record {
-            // The kernel in memory differs from its file after booting.
+            // After boot, the kernel's code in memory differs from its file.
             Record::Mmap { .. } if event.kernel => Effect::None,
             Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
                 self.map(*pid, *addr, (*pgoff, *len), filename, stream)?
@@ -194,7 +194,7 @@ impl ImagePlanner<'_> {
         Ok(Effect::Grow { context, parts: parts.len() })
     }
 
-    /// A forked process begins with its parent's image; a new thread of a process changes nothing.
+    /// Gives a forked process its parent's image. A new thread of a process changes nothing.
     fn fork(&mut self, fork: &Fork) -> Result<(), RecordProblem> {
         if fork.pid == fork.ppid {
             return Ok(());
@@ -214,7 +214,7 @@ impl ImagePlanner<'_> {
         }
     }
 
-    /// Replaces the process with this number by a new one that begins with its parent's image or with the kernel's
+    /// Replaces the process with this number by a new one, which begins with its parent's image, or with the kernel's
     /// parts.
     fn replace(&mut self, pid: u32, parent: Option<usize>) -> Result<usize, RecordProblem> {
         let parts = parent.map_or(self.kernel, |parent| &self.plan.contexts[parent].parts).to_vec();
@@ -231,7 +231,7 @@ impl ImagePlanner<'_> {
     }
 }
 
-/// Returns whether the mapped code is in no file.
+/// Returns true if the mapped code is in no file.
 fn is_no_file(name: &str) -> bool {
     name.starts_with('[') || name == "//anon" || name.contains(" (deleted)")
 }

@@ -223,7 +223,7 @@ fn forks_cannot_ask_for_more_than_there_is_place_for() {
     let (effects, images) = planned(&records, true, folder.config());
     let refused = effects.iter().filter(|effect| **effect == Effect::Fail(RecordProblem::Memory)).count();
     let parts: usize = images.iter().map(|(_, sections)| sections.len()).sum();
-    // This many images of 4000 parts fit, including the first process's.
+    // The number of images of 4000 parts that fit, including that of the first process.
     let fit = MOST_PARTS / 4000;
     assert_eq!((parts, refused), (4000 * fit, 1499 - fit));
 }

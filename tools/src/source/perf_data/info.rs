@@ -38,12 +38,12 @@ impl PtInfo {
         Ok(Self(fields.iter().map(|field| u64::from_le_bytes(*field)).collect()))
     }
 
-    /// A field; 0 if an older perf did not write it.
+    /// Returns a field; 0 if an older perf did not write it.
     fn field(&self, index: usize) -> u64 {
         self.0.get(index).copied().unwrap_or(0)
     }
 
-    /// The clocks, with the MTC frequency that the event was opened with.
+    /// Returns the clocks, with the MTC frequency that the event was opened with.
     pub(super) fn clocks(&self, events: &[EventAttr]) -> Clocks {
         let config = events
             .iter()
@@ -60,7 +60,7 @@ impl PtInfo {
         }
     }
 
-    /// Returns the relation of perf's clock to the TSC, if the kernel said so.
+    /// Returns the relation of perf's clock to the TSC, if the kernel provided it.
     pub(super) fn clock(&self) -> Option<PerfClock> {
         let clock = PerfClock {
             zero: self.field(field::TIME_ZERO),
@@ -70,7 +70,7 @@ impl PtInfo {
         (self.field(field::CAP_USER_TIME_ZERO) != 0 && clock.mult != 0).then_some(clock)
     }
 
-    /// Returns whether traces were taken when something asked for it: two of them may have the same bytes.
+    /// Returns true if traces were taken on request, as snapshots, of which two may have the same bytes.
     pub(super) fn has_snapshots(&self) -> bool {
         self.field(field::SNAPSHOT_MODE) != 0
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_an_older_perf_did_not_write_is_0() {
-        // The type, four bytes that say nothing, and fields 0 to 12; field 13 is cut off.
+        // The type, four ignored bytes, and fields 0 to 12; field 13 is cut off.
         let fields = (100..113_u64).flat_map(u64::to_le_bytes);
         let bytes: Vec<u8> = [1, 0, 0, 0, 9, 9, 9, 9].into_iter().chain(fields).chain([7; 7]).collect();
         let info = PtInfo::parse(&bytes).unwrap();

@@ -1,7 +1,7 @@
-//! One sample of perf, as far as it describes a memory access.
+//! One sample of perf, with the fields that describe a memory access.
 //!
-//! Source: Linux, include/uapi/linux/perf_event.h, `PERF_RECORD_SAMPLE` and kernel/events/core.c, `perf_output_sample`,
-//! which has the fields that the former leaves out.
+//! Source: Linux, include/uapi/linux/perf_event.h, `PERF_RECORD_SAMPLE`, and kernel/events/core.c,
+//! `perf_output_sample`, for the fields that the header omits.
 
 use std::fmt;
 use std::ops::Range;
@@ -47,7 +47,7 @@ const READ_LOST: u64 = 1 << 4;
 const BRANCH_HW_INDEX: u64 = 1 << 17;
 const BRANCH_COUNTERS: u64 = 1 << 19;
 
-/// Where the identifier of a sample's event is in its body, if the sample has one.
+/// Returns the offset of the event's identifier in a sample's body, if the sample has one.
 pub(super) const fn id_at(sample_type: u64) -> Option<usize> {
     if sample_type & has::IDENTIFIER != 0 {
         Some(0)
@@ -58,7 +58,7 @@ pub(super) const fn id_at(sample_type: u64) -> Option<usize> {
     }
 }
 
-/// Which fields the samples of an event have.
+/// The fields that an event's samples have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleLayout {
     /// `perf_event_attr.sample_type`.
@@ -67,9 +67,10 @@ pub struct SampleLayout {
     pub read_format: u64,
     /// `perf_event_attr.branch_sample_type`.
     pub branch_sample_type: u64,
-    /// How many registers of the program there are: the bits of `perf_event_attr.sample_regs_user`.
+    /// The number of saved registers of the program: the number of bits set in `perf_event_attr.sample_regs_user`.
     pub user_registers: u32,
-    /// The registers of the code that was interrupted: the bits of `perf_event_attr.sample_regs_intr`.
+    /// The number of saved registers of the interrupted code: the number of bits set in
+    /// `perf_event_attr.sample_regs_intr`.
     pub interrupt_registers: u32,
 }
 
@@ -78,31 +79,31 @@ pub struct SampleLayout {
 pub struct PerfSample {
     /// The instruction.
     pub ip: Option<u64>,
-    /// The process and the thread; the kernel's own have process 0 or one of theirs.
+    /// The process and the thread. The kernel's own threads have process 0 or their own process.
     pub ids: Option<(i32, i32)>,
-    /// When it was taken, in perf's clock.
+    /// The time of the sample, in perf's clock.
     pub time: Option<u64>,
-    /// The data's address; 0 stands for none.
+    /// The data's address; 0 if there is none.
     pub address: Option<u64>,
     /// The processor's number.
     pub cpu: Option<u32>,
     /// The content of `PERF_SAMPLE_RAW`.
     pub raw: Option<Vec<u8>>,
-    /// How long the access took, in cycles: all of `PERF_SAMPLE_WEIGHT`, or the first field of
+    /// The latency of the access in cycles: all of `PERF_SAMPLE_WEIGHT`, or the first field of
     /// `PERF_SAMPLE_WEIGHT_STRUCT`.
     pub weight: Option<u64>,
     /// `PERF_SAMPLE_DATA_SRC`: `union perf_mem_data_src`.
     pub data_src: Option<u64>,
-    /// `PERF_SAMPLE_AUX`: where in the body a part of a trace is.
+    /// `PERF_SAMPLE_AUX`: the place in the body of a part of a trace.
     pub aux: Option<Range<usize>>,
 }
 
-/// A record of a sample ends before a field does.
+/// An error for a record of a sample that ends before a field does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortSample {
     /// The field.
     pub field: &'static str,
-    /// Where it begins, after the record's header.
+    /// The field's offset after the record's header.
     pub offset: usize,
     /// The record's size without its header.
     pub bytes: usize,
@@ -117,17 +118,17 @@ impl fmt::Display for ShortSample {
 
 impl std::error::Error for ShortSample {}
 
-/// The part of a record that has not been read.
+/// The unread part of a record.
 struct SampleFields<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The field that is read.
+    /// The current field.
     field: &'static str,
     begin: usize,
 }
 
 impl<'a> SampleFields<'a> {
-    /// A field begins.
+    /// Begins a field.
     fn begin(&mut self, field: &'static str) -> &mut Self {
         (self.field, self.begin) = (field, self.at);
         self
@@ -146,12 +147,12 @@ impl<'a> SampleFields<'a> {
         self.take(8).map(|bytes| bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    /// Two halves of a word, the lower one first.
+    /// Reads the two halves of a word, the lower one first.
     fn halves(&mut self) -> Result<(u32, u32), ShortSample> {
         self.long().map(|word| (word as u32, (word >> 32) as u32))
     }
 
-    /// As many longs as are needed for `count` entries of `each`.
+    /// Skips `count` entries of `each` longs.
     fn skip(&mut self, count: u64, each: u64) -> Result<(), ShortSample> {
         self.take(count.saturating_mul(each).saturating_mul(8)).map(drop)
     }
@@ -161,7 +162,7 @@ impl PerfSample {
     /// Reads the body of a record.
     ///
     /// # Errors
-    /// If it ends before a field does.
+    /// If the body ends before a field does.
     pub fn parse(body: &[u8], layout: &SampleLayout) -> Result<Self, ShortSample> {
         let mut fields = SampleFields { bytes: body, at: 0, field: "", begin: 0 };
         let with = |bit| layout.sample_type & bit != 0;
@@ -217,7 +218,7 @@ impl PerfSample {
         if with(has::STACK_USER) {
             let size = fields.begin("STACK_USER").long()?;
             fields.take(size)?;
-            // How much of it is the stack.
+            // The size of the part that was copied.
             fields.skip(u64::from(size != 0), 1)?;
         }
         if with(has::WEIGHT) {
@@ -254,7 +255,7 @@ impl PerfSample {
     }
 }
 
-/// Reads over the counts of `PERF_SAMPLE_READ`.
+/// Skips the counts of `PERF_SAMPLE_READ`.
 fn read(fields: &mut SampleFields<'_>, format: u64) -> Result<(), ShortSample> {
     let count = |bits: &[u64]| bits.iter().filter(|bit| format & **bit != 0).count() as u64;
     let (times, each) = (count(&READ_TIMES), 1 + count(&[READ_ID, READ_LOST]));
@@ -276,7 +277,7 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// What comes before the weight, field by field, with the bit that asks for it.
+    /// Returns the fields up to the weight, each with the bit that requests it.
     fn fields(layout: &SampleLayout) -> Vec<(u64, Vec<u8>)> {
         let flag = |bit| layout.branch_sample_type & bit != 0;
         let mut branches = longs(&[2]);
@@ -284,9 +285,9 @@ mod tests {
         branches.extend(longs(&[7; 8][..if flag(BRANCH_COUNTERS) { 8 } else { 6 }]));
         let read = match layout.read_format {
             0 => longs(&[7]),
-            // The value, two times, the number and what was lost.
+            // The value, two times, the identifier and the number of lost samples.
             0b1_0111 => longs(&[7; 5]),
-            // Two members of a group: each has its value and its number.
+            // Two members of a group, each with its value and its identifier.
             0b1101 => longs(&[2, 7, 7, 7, 7, 7]),
             other => panic!("{other}"),
         };
@@ -302,7 +303,7 @@ mod tests {
             (has::PERIOD, longs(&[7])),
             (has::READ, read),
             (has::CALLCHAIN, longs(&[2, 7, 7])),
-            // Four bytes of size, and as many bytes: perf fills the content up.
+            // Four bytes of size, and as many bytes: perf pads the content.
             (has::RAW, [12, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12].into()),
             (has::BRANCH_STACK, branches),
             (has::REGS_USER, longs(&[2, 7, 7])),

@@ -1,4 +1,4 @@
-//! The rows of a report, as text, as JSON and with commas.
+//! The rows of a report, as text, as JSON and as comma-separated values.
 
 use super::naming::{FUNCTION, KEYS};
 use crate::pugmark::walk::Unit;
@@ -8,8 +8,8 @@ use std::{
     io::{self, Write},
 };
 
-/// What was counted. Branches are taken or not; calls go to where a function begins, and are calls,
-/// or jumps of other functions. What was not asked for is `None`.
+/// The counts of a row. Branches count both taken and not taken. A call leads to the beginning of a function, by a call
+/// instruction or by a jump of another function. Counts that were not requested are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Counts {
     pub(super) instructions: u64,
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub(super) percent_with_children: Option<f64>,
     #[serde(flatten)]
     pub(super) names: BTreeMap<&'static str, String>,
-    /// The function that a line belongs to, if no column of its own says it.
+    /// The function of a source line, if no other column names the function.
     #[serde(rename = "function", skip_serializing_if = "Option::is_none")]
     pub(super) function_of_line: Option<String>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Row {
 pub(super) struct FunctionReport {
     pub(super) instructions: u64,
     pub(super) branches: u64,
-    /// The instructions of the object file and the function that are selected; `None` if all are shown.
+    /// The instructions of the selected object file and function; `None` if all are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) selected_instructions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,17 +53,17 @@ pub(super) struct FunctionReport {
     pub(super) time_unit: Option<&'static str>,
     pub(super) errors: usize,
     pub(super) rows: Vec<Row>,
-    /// Which columns there are, also if there are no rows.
+    /// The columns, which are known even without rows.
     #[serde(skip)]
     pub(super) columns: ReportColumns,
 }
 
-/// The columns that were asked for.
+/// The requested columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReportColumns {
     pub(super) children: bool,
     pub(super) time: Option<Unit>,
-    /// Those with names.
+    /// The columns with names.
     pub(super) names: Vec<&'static str>,
     pub(super) functions_of_lines: bool,
 }
@@ -115,7 +115,7 @@ impl ReportColumns {
 }
 
 impl Row {
-    /// The names that the row is for.
+    /// Returns the names of the row.
     fn names(&self) -> impl Iterator<Item = &str> {
         let names = KEYS.iter().filter_map(|(_, column)| self.names.get(column));
         names.chain(&self.function_of_line).map(String::as_str)
