@@ -527,6 +527,10 @@ fn refusals_say_what_and_where() {
             &["decode", "--threads", "2", "--source", "bts", "trace"],
             "--threads needs an Intel PT trace: branch records are decoded on one thread",
         ),
+        (
+            &["decode", "--start", "0x1000", "trace"],
+            "--next, --start, --end, --handler and --one-level are for branch records: use --source",
+        ),
         (&["bench", "none"], "none is empty: there is nothing to measure"),
         (&["decode", "--mtc-freq", "256", "trace"], "too large: the field has 8 bits, at most 0xff"),
         (&["decode", "--image", "endless.json", "trace"], "file /dev/zero: not a regular file"),

@@ -9,7 +9,7 @@ use super::{
     code::TracedCode,
     decode::{self, Layer, hash_text},
     layers::GRAPH_WORDS,
-    options::Input,
+    options::{Input, LayerOptions},
     progress::{Progress, Size},
     segments::{TraceSegment, each, segments},
 };
@@ -49,6 +49,8 @@ pub struct BenchOptions {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    layers: LayerOptions,
     #[command(flatten)]
     input: Input,
 }
@@ -93,13 +95,14 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let traces = options.input.traces()?;
     // In a recording's folder the first trace is that of the program's main thread.
     let traced = traces.first().context("there is no trace")?;
-    let code = options.input.code(traced, &mut super::code::CodeFiles::new())?;
+    let LayerOptions { layer, threads } = options.layers;
+    let code = options.input.code(traced, layer, &mut super::code::CodeFiles::new())?;
     let trace = options.input.load(traced, &mut progress)?;
     ensure!(!trace.is_empty(), "{} is empty: there is nothing to measure", traced.trace.display());
     let seconds = Duration::from_secs_f64(options.seconds);
     let config = options.input.config(traced)?;
     let traced = BenchTrace { trace: &trace, code: &code, config };
-    let speed = measure(&traced, options.input.layer, options.input.threads, seconds, &mut progress)?;
+    let speed = measure(&traced, layer, threads, seconds, &mut progress)?;
     let line = match options.json {
         true => serde_json::to_string(&speed)?,
         false => format!(

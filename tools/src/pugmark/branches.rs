@@ -57,6 +57,12 @@ pub struct BranchOptions {
 }
 
 impl BranchOptions {
+    /// Returns whether an option was given that says something of branch records.
+    pub(super) fn are_any_given(&self) -> bool {
+        let Self { next, start, end, handler, one_level, .. } = self;
+        [next, start, end].into_iter().any(Option::is_some) || !handler.is_empty() || *one_level
+    }
+
     fn layout(&self) -> Layout {
         match self.source {
             TraceContents::Pt | TraceContents::Bts => Layout::Bits64,

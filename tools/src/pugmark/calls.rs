@@ -16,14 +16,10 @@ use std::{cell::RefCell, path::PathBuf, process::ExitCode, rc::Rc};
 
 /// The options of `pugmark calls`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark calls --of main a.rec                       what main called, and after how many instructions
-  pugmark calls --of start_kernel boot.rec            how Linux boots"
-)]
+  pugmark calls --of start_kernel boot.rec            how Linux boots")]
 pub struct CallsOptions {
     /// The function whose calls are printed
     #[arg(long, value_name = "FUNCTION")]

@@ -64,3 +64,22 @@ pub enum PugmarkCommand {
     /// Print what a shell needs to complete the command line
     Completions(manual::CompletionsOptions),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn only_commands_that_do_nothing_but_decode_offer_layers_and_threads() {
+        let cli = Cli::command();
+        let offers = |command: &clap::Command, name: &str| {
+            command.get_arguments().any(|argument| argument.get_long() == Some(name))
+        };
+        for name in ["layer", "threads"] {
+            let with: Vec<_> = cli.get_subcommands().filter(|command| offers(command, name)).collect();
+            let names: Vec<_> = with.iter().map(|command| command.get_name()).collect();
+            assert_eq!(names, ["decode", "bench"], "{name}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use super::{
     code::TracedCode,
     layers,
     loaded::LoadedSession,
-    options::Input,
+    options::{Input, LayerOptions},
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     threads,
@@ -47,6 +47,8 @@ pub struct DecodeOptions {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    layers: LayerOptions,
+    #[command(flatten)]
     input: Input,
     #[command(flatten)]
     branches: BranchOptions,
@@ -86,10 +88,14 @@ impl Layer {
 /// trace are in the totals.
 pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     options.can_check()?;
-    ensure!(options.input.layer != Layer::Edges, "edges are for `pugmark bench`: use --layer blocks");
+    ensure!(options.layers.layer != Layer::Edges, "edges are for `pugmark bench`: use --layer blocks");
     ensure!(
-        options.input.threads.get() == 1 || options.branches.source == TraceContents::Pt,
+        options.layers.threads.get() == 1 || options.branches.source == TraceContents::Pt,
         "--threads needs an Intel PT trace: branch records are decoded on one thread"
+    );
+    ensure!(
+        options.branches.source != TraceContents::Pt || !options.branches.are_any_given(),
+        "--next, --start, --end, --handler and --one-level are for branch records: use --source"
     );
     let traces = options.input.traces()?;
     let decoded = traces.iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?.concat();
@@ -143,7 +149,7 @@ impl fmt::Display for Layer {
 impl DecodeOptions {
     /// Checks that the requested layer and source have a truth to compare with.
     fn can_check(&self) -> Result<()> {
-        let layer = self.input.layer;
+        let layer = self.layers.layer;
         let has_insns =
             matches!(layer, Layer::Insns | Layer::Blocks) && self.branches.source == TraceContents::Pt;
         ensure!(
@@ -156,7 +162,7 @@ impl DecodeOptions {
     /// Decodes each trace.
     fn decode(&self, traced: &Traced) -> Result<Vec<DecodedTrace>> {
         let mut progress = Progress::stderr();
-        let loaded = LoadedSession::load(&self.input, traced, &mut progress)?;
+        let loaded = LoadedSession::for_layer(self.layers.layer, &self.input, traced, &mut progress)?;
         let sections = loaded.sections();
         let session = loaded.session(&sections);
         let mut decoded = vec![];
@@ -181,8 +187,8 @@ impl DecodeOptions {
         number: usize,
         progress: &mut Progress,
     ) -> Result<Totals> {
-        let (layer, hash) = (self.input.layer, self.hash || self.json || self.check);
-        let (trace, config, threads) = (session.traces[number], session.config, self.input.threads);
+        let (layer, hash) = (self.layers.layer, self.hash || self.json || self.check);
+        let (trace, config, threads) = (session.traces[number], session.config, self.layers.threads);
         if self.branches.source != TraceContents::Pt {
             return branches::decode(trace, loaded.code(0), &self.branches, layer, hash, progress);
         }
@@ -197,7 +203,8 @@ impl DecodeOptions {
     }
 
     fn json(&self, traces: &[DecodedTrace]) -> io::Result<String> {
-        let json = |trace: &DecodedTrace| trace.totals.json(self.input.layer, trace.cpu, trace.check.clone());
+        let json =
+            |trace: &DecodedTrace| trace.totals.json(self.layers.layer, trace.cpu, trace.check.clone());
         let sum = |field: fn(&Totals) -> u64| traces.iter().map(|trace| field(&trace.totals)).sum();
         let part_json =
             |trace: &DecodedTrace| Some(PartJson { part: trace.part.clone()?, totals: json(trace) });
@@ -219,7 +226,7 @@ impl DecodeOptions {
             if let Some(part) = &trace.part {
                 writeln!(out, "{}", part.title())?;
             }
-            trace.totals.print(self.input.layer, out)?;
+            trace.totals.print(self.layers.layer, out)?;
             if let Some(cpu) = trace.cpu {
                 writeln!(out, "processor     {cpu}")?;
             }
@@ -240,7 +247,7 @@ impl DecodeOptions {
 
     /// Returns a warning about options or a trace that are probably not what the user meant.
     fn warning(&self, traced: &Traced, totals: &Totals) -> Option<String> {
-        let Self { input, branches, .. } = self;
+        let Self { input, layers, branches, .. } = self;
         let trace = traced.trace.display();
         if totals.bytes == 0 {
             return Some(format!("{trace} is empty: there is nothing to decode"));
@@ -251,7 +258,7 @@ impl DecodeOptions {
                 totals.bytes
             ));
         }
-        (input.layer.needs_code() && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
+        (layers.layer.needs_code() && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
             "no code was given, and instructions are decoded from code: use --image, --elf or --raw, or --layer packets"
                 .into()
         })

@@ -27,17 +27,13 @@ use std::{
 
 /// The options of `pugmark diff`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark diff good.rec bad.rec                       the first branch that went another way, and functions
   pugmark diff --object a.out good.rec bad.rec        the same, leaving libraries out
   pugmark diff --limit 5 a/perf.data b/perf.data      the five functions that differ most
 
-The exit status is 0 if all traces are the same, otherwise 1."
-)]
+The exit status is 0 if all traces are the same, otherwise 1.")]
 pub struct DiffOptions {
     /// The other run: with the same code at the same addresses
     #[arg(index = 2)]

@@ -17,14 +17,10 @@ use std::{collections::VecDeque, num::NonZeroUsize, path::PathBuf, process::Exit
 
 /// The options of `pugmark last`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark last a.rec                                  what ran before the program ended
-  pugmark last -n 50 --before abort a.rec             what ran before abort was last entered"
-)]
+  pugmark last -n 50 --before abort a.rec             what ran before abort was last entered")]
 pub struct LastOptions {
     /// Show the last N calls, returns and other events of each trace
     #[arg(short, default_value = "200")]

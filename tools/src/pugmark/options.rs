@@ -1,4 +1,4 @@
-//! The command-line options that `decode` and `bench` share.
+//! The command-line options that commands share.
 
 use super::{
     code::{CodeFiles, TracedCode},
@@ -23,12 +23,6 @@ use std::{
 pub struct Input {
     /// A trace file, `-` for standard input, a folder that `pugmark record` has made, or a file of `perf record`
     pub trace: PathBuf,
-    /// How far to decode: packets, events, query, insns, blocks; edges for `bench`
-    #[arg(long, value_enum, default_value_t = Layer::Blocks, hide_possible_values = true)]
-    pub layer: Layer,
-    /// Decode on N threads; addresses are hashed on one
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub threads: NonZeroUsize,
     /// A list of files and addresses, as `pugmark record` writes it; repeatable
     #[arg(long, value_name = "IMAGE.json", help_heading = CODE)]
     pub image: Vec<PathBuf>,
@@ -43,6 +37,17 @@ pub struct Input {
     pub symfs: Option<PathBuf>,
     #[command(flatten)]
     processor: Processor,
+}
+
+/// Options of the commands that decode and do nothing else: the layer, and the number of threads.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct LayerOptions {
+    /// Layer to decode: packets, events, query, insns, blocks; edges for `bench`
+    #[arg(long, value_enum, default_value_t = Layer::Blocks, hide_possible_values = true)]
+    pub layer: Layer,
+    /// Decode on N threads; addresses are hashed on one
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub threads: NonZeroUsize,
 }
 
 /// The heading of the options that name code.
@@ -67,21 +72,20 @@ impl Input {
     }
 
     /// Reads the code: image files first, then ELF files, then raw files. Later code hides earlier code. If no code was
-    /// given, the recording's is used. `read` has files of recordings that were read before.
+    /// given, the recording's is used, for a layer that needs code. `read` has files of recordings that were read
+    /// before.
     ///
     /// # Errors
     /// If a file cannot be read, or does not have the form it should have.
-    pub fn code(&self, traced: &Traced, read: &mut CodeFiles) -> Result<TracedCode> {
+    pub fn code(&self, traced: &Traced, layer: Layer, read: &mut CodeFiles) -> Result<TracedCode> {
         let mut code = TracedCode::default();
         if !self.is_code_given()
-            && self.layer.needs_code()
+            && layer.needs_code()
             && let Some(image) = &traced.image
         {
             code.add_image(image)?;
         }
-        if let Some(perf) =
-            traced.perf.as_ref().filter(|_| matches!(self.layer, Layer::Insns | Layer::Blocks))
-        {
+        if let Some(perf) = traced.perf.as_ref().filter(|_| layer.needs_code()) {
             for sections in [&perf.code, &perf.kernel] {
                 code.add_sections(Path::new(""), sections, read, &traced.trace.display().to_string())?;
             }

@@ -31,17 +31,13 @@ use std::{
 
 /// The options of `pugmark coverage`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark coverage a.rec                                      functions, and how much of each was executed
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
-  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it"
-)]
+  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it")]
 pub struct CoverageOptions {
     /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]

@@ -25,15 +25,11 @@ const NOT_TRACED: &str = "[not traced]";
 
 /// The options of `pugmark flamegraph`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark flamegraph -o a.svg a.rec                   then open a.svg in a browser
   pugmark flamegraph -f folded a.rec                  one line for each chain of calls, for other programs
-  pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded"
-)]
+  pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded")]
 pub struct FlameOptions {
     /// svg: a picture; folded: lines of functions, the outermost first, and a count
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Svg, hide_possible_values = true)]

@@ -2,6 +2,7 @@
 
 use super::{
     code::{CodeFiles, TracedCode},
+    decode::Layer,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, PerfRecording, Traced},
@@ -64,11 +65,24 @@ impl LoadedSession {
     /// # Errors
     /// If a file cannot be read, or does not have the form that it should have.
     pub(super) fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
+        Self::for_layer(Layer::Blocks, input, traced, progress)
+    }
+
+    /// Loads what a layer needs.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load).
+    pub(super) fn for_layer(
+        layer: Layer,
+        input: &Input,
+        traced: &Traced,
+        progress: &mut Progress,
+    ) -> Result<Self> {
         let config = input.config(traced)?;
         match &traced.recording {
-            Some(recording) => Self::of_perf(input, traced, recording, config),
+            Some(recording) => Self::of_perf(layer, input, traced, recording, config),
             None => {
-                let code = input.code(traced, &mut CodeFiles::new())?;
+                let code = input.code(traced, layer, &mut CodeFiles::new())?;
                 let bytes = input.load(traced, progress)?;
                 let clock = TraceClock::of(&bytes, config);
                 let slices = vec![TraceSlice { trace: 0, range: 0..bytes.len(), lane: 0, tsc: 0 }];
@@ -82,13 +96,14 @@ impl LoadedSession {
     }
 
     fn of_perf(
+        layer: Layer,
         input: &Input,
         traced: &Traced,
         recording: &PerfRecording,
         config: Config<'static>,
     ) -> Result<Self> {
         let several = recording.traces.len() > 1;
-        let mut lanes = PerfLanes::new(recording, input, traced);
+        let mut lanes = PerfLanes::new(layer, recording, input, traced);
         let (mut slices, mut traces) = (vec![], vec![]);
         for (number, trace) in recording.traces.iter().enumerate() {
             lanes.cut(number, trace, config, &mut slices)?;
@@ -150,6 +165,7 @@ impl LoadedSession {
 
 /// The lanes of a recording, while its traces are cut.
 struct PerfLanes<'a> {
+    layer: Layer,
     recording: &'a PerfRecording,
     input: &'a Input,
     traced: &'a Traced,
@@ -162,8 +178,9 @@ struct PerfLanes<'a> {
 }
 
 impl<'a> PerfLanes<'a> {
-    fn new(recording: &'a PerfRecording, input: &'a Input, traced: &'a Traced) -> Self {
+    fn new(layer: Layer, recording: &'a PerfRecording, input: &'a Input, traced: &'a Traced) -> Self {
         Self {
+            layer,
             recording,
             input,
             traced,
@@ -255,7 +272,7 @@ impl<'a> PerfLanes<'a> {
     fn add_code(&mut self, space: Option<SpaceId>) -> Result<usize> {
         let perf = self.recording.code(space, self.input.symfs.as_deref(), &mut self.missing);
         let traced = Traced { perf: Some(perf), recording: None, ..self.traced.clone() };
-        let code = self.input.code(&traced, &mut self.files)?;
+        let code = self.input.code(&traced, self.layer, &mut self.files)?;
         self.codes.push(LaneCode { traced, code, symbols: OnceCell::new() });
         self.by_space.insert(space, self.codes.len() - 1);
         Ok(self.codes.len() - 1)

@@ -23,10 +23,7 @@ use table::{Counts, FunctionReport, ReportColumns, Row};
 
 /// The options of `pugmark report`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Percentages are of all instructions, or of all time if time comes first, also where only some rows are shown.
 
 Examples:
@@ -35,8 +32,7 @@ Examples:
   pugmark report --sort time --object a.out a.rec     the program's own functions; needs --tsc when it is recorded
   pugmark report --by line a.rec                      the lines of source with the most instructions first
   pugmark report --by object,thread --csv a.rec       a table for other programs
-  pugmark report --sort calls --percent-limit 1 --symfs root perf.data"
-)]
+  pugmark report --sort calls --percent-limit 1 --symfs root perf.data")]
 pub struct ReportOptions {
     /// By function, line, inlined, object, thread; several with commas
     #[arg(

@@ -34,16 +34,12 @@ use std::{
 
 /// The options of `pugmark script`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark script -F ip --symfs root perf.data         as perf script --itrace=i1i -F ip
   pugmark script --function main -F +inline a.rec     one function's instructions, with lines of source
   pugmark script --branches -F +flags,time a.rec      branches that were taken, and when
-  pugmark script --call-trace --tid 12 a.rec          one thread's calls, indented"
-)]
+  pugmark script --call-trace --tid 12 a.rec          one thread's calls, indented")]
 pub struct ScriptOptions {
     #[command(flatten)]
     what: ScriptKind,

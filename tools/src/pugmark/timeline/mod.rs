@@ -20,15 +20,11 @@ use std::{cell::RefCell, collections::HashMap, fs, hash::Hash, path::PathBuf, pr
 
 /// The options of `pugmark timeline`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    mut_arg("layer", |layer| layer.hide(true)),
-    mut_arg("threads", |threads| threads.hide(true)),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   pugmark timeline -o a.html a.rec                    then open a.html in a browser
   pugmark timeline -f perfetto -o a.perfetto a.rec    then open it at https://ui.perfetto.dev
-  pugmark timeline -f firefox -o a.json a.rec         then load it at https://profiler.firefox.com"
-)]
+  pugmark timeline -f firefox -o a.json a.rec         then load it at https://profiler.firefox.com")]
 pub struct TimelineOptions {
     /// html: a page; perfetto: for ui.perfetto.dev; firefox: for profiler.firefox.com
     #[arg(short, long, value_enum, default_value_t = TimelineFormat::Html, hide_possible_values = true)]
