@@ -39,12 +39,20 @@ use crate::insn::Class;
 /// because code uses it to get its own address and never returns from it. Source: SDM vol. 3, Intel Processor Trace,
 /// "RET Compression": near calls with a displacement of zero are excluded there for the same reason.
 ///
+/// The abort of a transaction is no step. It takes the depth back to what it was where the transaction began. Source:
+/// SDM vol. 1, Programming with Intel Transactional Synchronization Extensions, "RTM Software
+/// Interface".
+///
 /// After [`forget`](Self::forget), an overflow or an interruption of the trace, the first instruction is no step
 /// wherever it is, and the depth is unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     depth: i64,
     last: Option<Transfer>,
+    /// The depth where a transaction has begun that has not ended.
+    transaction: Option<i64>,
+    /// True if the next interruption is the abort of a transaction.
+    aborts: bool,
 }
 
 /// The last instruction, or an interrupt after it.
@@ -107,7 +115,7 @@ impl Calls {
     /// Creates a detector in front of the first instruction, at depth 0.
     #[must_use]
     pub const fn new() -> Self {
-        Self { depth: 0, last: None }
+        Self { depth: 0, last: None, transaction: None, aborts: false }
     }
 
     /// Takes the next item of the flow and returns the step that it completes, if any.
@@ -138,11 +146,26 @@ impl Calls {
                         Some(last) if is_its_own => (last.ip, None),
                         _ => (from, self.arrive(from, begins_another)),
                     };
+                    if core::mem::take(&mut self.aborts) {
+                        self.depth = self.transaction.take().unwrap_or(self.depth);
+                        self.last = None;
+                        return step;
+                    }
                     self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
                     step
                 }
                 // The branch before was executed, although the instruction at its target was not.
-                EventKind::AsyncDisabled { at } => self.arrive(at, begins_another),
+                EventKind::AsyncDisabled { at } => {
+                    self.aborts = false;
+                    self.arrive(at, begins_another)
+                }
+                EventKind::Tsx { speculative, aborted } => {
+                    self.aborts = aborted;
+                    if !aborted {
+                        self.transaction = speculative.then_some(self.depth);
+                    }
+                    None
+                }
                 EventKind::Enabled { .. } | EventKind::Disabled | EventKind::Overflow | EventKind::Stop => {
                     self.forget();
                     None
@@ -160,6 +183,7 @@ impl Calls {
 
     /// Notes a gap before the next item, which then completes no step.
     pub const fn forget(&mut self) {
+        self.aborts = false;
         self.last = None;
     }
 
@@ -269,6 +293,31 @@ mod tests {
                     .collect();
             assert_eq!(steps(&items), [(Interrupt, 0x10, 0x80, 1)], "{event:?}");
         }
+    }
+
+    #[test]
+    fn an_aborted_transaction_is_no_step_and_as_deep_as_where_it_has_begun() {
+        let tsx = |speculative, aborted| event(EventKind::Tsx { speculative, aborted });
+        let call = insn(0x10, 5, Class::NearCall);
+        let abort = [
+            tsx(true, false),
+            call,
+            insn(0x40, 1, Class::Other),
+            tsx(false, true),
+            event(EventKind::AsyncBranch { from: 0x41 }),
+            insn(0x8, 1, Class::Other),
+        ];
+        let steps = |items: &[FlowItem]| {
+            let mut calls = Calls::new();
+            let found: Vec<_> =
+                items.iter().filter_map(|item| calls.step(item)).map(|step| step.kind).collect();
+            (found, calls.depth())
+        };
+        assert_eq!(steps(&abort.repeat(3)), ([StepKind::Call; 3].to_vec(), 0));
+        // A committed transaction stands, and so does an interrupt after it.
+        let interrupt = [event(EventKind::AsyncBranch { from: 0x41 }), insn(0x80, 1, Class::Other)];
+        let committed = [&abort[..3], &[tsx(false, false)], &interrupt].concat();
+        assert_eq!(steps(&committed), ([StepKind::Call, StepKind::Interrupt].to_vec(), 2));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) struct Transfer {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Transfers {
     waiting: Waiting,
+    /// True if the next interruption is the abort of a transaction.
+    aborts: bool,
 }
 
 /// What the next instruction completes.
@@ -37,6 +39,10 @@ enum Waiting {
     Next,
     Branch(ExecutedInsn),
     Interrupt {
+        from: u64,
+    },
+    /// A transaction is aborted.
+    Abort {
         from: u64,
     },
 }
@@ -62,7 +68,11 @@ impl Transfers {
                 if let Waiting::Branch(ExecutedInsn { class: Class::FarCall, .. }) = self.waiting {
                     return [None; 2];
                 }
-                let before = std::mem::replace(&mut self.waiting, Waiting::Interrupt { from });
+                let next = match std::mem::take(&mut self.aborts) {
+                    true => Waiting::Abort { from },
+                    false => Waiting::Interrupt { from },
+                };
+                let before = std::mem::replace(&mut self.waiting, next);
                 [before.completed(from, image), None]
             }
             EventKind::Enabled { .. } => {
@@ -73,6 +83,7 @@ impl Transfers {
                 let (from, why) = match std::mem::take(&mut self.waiting) {
                     Waiting::Branch(insn) => (insn.ip, flags(&insn, image)),
                     Waiting::Interrupt { from } => (from, "hw int"),
+                    Waiting::Abort { from } => (from, "tx abrt"),
                     Waiting::Begin | Waiting::Next => return [None; 2],
                 };
                 [Some(Transfer::end(from, event.ip, why)), None]
@@ -81,10 +92,15 @@ impl Transfers {
                 // What comes before has led there, though nothing was executed there: the first instruction may be one
                 // that faults.
                 let before = std::mem::take(&mut self.waiting).completed(at, image);
-                [before, Some(Transfer::end(at, event.ip, "async"))]
+                let why = if std::mem::take(&mut self.aborts) { "tx abrt" } else { "async" };
+                [before, Some(Transfer::end(at, event.ip, why))]
             }
             EventKind::Overflow | EventKind::Stop => {
-                self.waiting = Waiting::Begin;
+                self.forget();
+                [None; 2]
+            }
+            EventKind::Tsx { aborted, .. } => {
+                self.aborts = aborted;
                 [None; 2]
             }
             _ => [None; 2],
@@ -93,7 +109,7 @@ impl Transfers {
 
     /// Notes that the trace goes on somewhere else.
     pub(super) fn forget(&mut self) {
-        self.waiting = Waiting::Begin;
+        *self = Self::default();
     }
 }
 
@@ -104,6 +120,7 @@ impl Waiting {
             Self::Begin => (None, "tr strt", true),
             Self::Next => return None,
             Self::Interrupt { from } => (Some(from), "hw int", true),
+            Self::Abort { from } => (Some(from), "tx abrt", false),
             Self::Branch(insn) => {
                 let next = insn.ip.wrapping_add(u64::from(insn.len));
                 if insn.class == Class::CondJump && to == next {
@@ -125,7 +142,7 @@ impl Transfer {
 }
 
 /// How perf calls a branch, and the end of tracing by it.
-const ENDS: [(&str, &str); 10] = [
+const ENDS: [(&str, &str); 11] = [
     ("jcc", "tr end  jcc"),
     ("jmp", "tr end  jmp"),
     ("call", "tr end  call"),
@@ -136,6 +153,7 @@ const ENDS: [(&str, &str); 10] = [
     ("int", "tr end  int"),
     ("hw int", "tr end  hw int"),
     ("async", "tr end  async"),
+    ("tx abrt", "tr end  tx abrt"),
 ];
 
 /// What a branch is, in perf's words.
@@ -273,6 +291,22 @@ mod tests {
         let expected =
             ["- tr strt 1000", "1000 jmp 1008", "1008 tr end  async -", begin, "1008 tr end  async -"];
         assert_eq!(found(&[0xcd; 16], &flow), expected);
+        // The abort of a transaction is no interrupt, and the interrupt after it is one.
+        let abort = event(EventKind::Tsx { speculative: false, aborted: true }, Some(0x1001));
+        let begin = event(EventKind::Tsx { speculative: true, aborted: false }, Some(0x1000));
+        let flow = [
+            begin,
+            other(0x1000),
+            abort,
+            event(AsyncBranch { from: 0x1001 }, Some(0x1010)),
+            other(0x1010),
+            event(AsyncBranch { from: 0x1011 }, Some(0x2000)),
+            other(0x2000),
+            abort,
+            event(AsyncDisabled { at: 0x2001 }, None),
+        ];
+        let expected = ["- tr strt 1000", "1001 tx abrt 1010", "1011 hw int 2000", "2001 tr end  tx abrt -"];
+        assert_eq!(found(&[0; 16], &flow), expected);
         // INT n and the interrupt that it makes are one, and a branch before an interrupt is another.
         let flow = [
             insn(0x1000, 2, Class::FarCall),
