@@ -288,8 +288,8 @@ impl LoadedRun {
             over |= time.insns >= insns;
             match what {
                 _ if over => {}
-                Happening::Enter { from, .. } => open.push(from),
-                Happening::Leave => drop(open.pop()),
+                Happening::Enter { from, .. } | Happening::Again { from, .. } => open.push(from),
+                Happening::Leave | Happening::Back => drop(open.pop()),
                 _ => {}
             }
         };

@@ -2,8 +2,11 @@
 
 use pugmark_decoder_core::{
     block::{Block, Insns},
+    event::{Event, EventKind},
     image::{Asid, Image},
+    insn::Insn,
     mode::ExecMode,
+    resume::Lost,
 };
 use rustc_hash::FxHashMap;
 
@@ -130,25 +133,79 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         &self.blocks[number as usize].notes
     }
 
-    /// The instructions of each block, by its number.
-    pub(super) fn insns(&self) -> impl Iterator<Item = Insns<'a>> {
-        self.blocks.iter().map(|known| self.insns_of(&known.block))
-    }
-
     fn insns_of(&self, block: &Block) -> Insns<'a> {
         Insns::new(self.image, Asid::default(), block)
     }
 
-    /// How often which block came after which, each pair once, in no order.
-    pub(super) fn into_pairs(self) -> FxHashMap<(u32, u32), u64> {
-        let Self { blocks, mut pairs, .. } = self;
-        for (before, block) in blocks.iter().enumerate() {
+    /// Returns what was counted.
+    pub(super) fn counted(mut self, chain: BlockChain) -> ExecutedBlocks {
+        let insns = self.blocks.iter().map(|known| self.insns_of(&known.block).collect()).collect();
+        for (before, block) in self.blocks.iter().enumerate() {
             for way in block.ways.iter().filter(|way| way.times > 0) {
-                *pairs.entry((before as u32, way.to)).or_default() += way.times;
+                *self.pairs.entry((before as u32, way.to)).or_default() += way.times;
             }
         }
-        pairs
+        let BlockChain { interrupted, errors, .. } = chain;
+        ExecutedBlocks { insns, pairs: self.pairs, interrupted, errors }
     }
+}
+
+/// Counts of blocks and of the ways between them.
+pub(super) struct ExecutedBlocks {
+    /// The instructions of each block, by its number.
+    pub(super) insns: Vec<Vec<(u64, Insn)>>,
+    /// Counts of pairs of blocks that came one after the other, in no order.
+    pub(super) pairs: FxHashMap<(u32, u32), u64>,
+    /// After which block execution was interrupted, before which address, and how often. A branch that led there was
+    /// executed.
+    pub(super) interrupted: FxHashMap<(u32, u64), u64>,
+    /// The number of errors in the trace.
+    pub(super) errors: usize,
+}
+
+/// Which block leads to the next one.
+#[derive(Default)]
+pub(super) struct BlockChain {
+    /// The block before the next one, if the next one is reached from it, by a branch or without one.
+    pub(super) before: u32,
+    interrupted: FxHashMap<(u32, u64), u64>,
+    errors: usize,
+}
+
+impl BlockChain {
+    /// Decoding stops: what comes next is not reached from what was before.
+    pub(super) const fn stops(&mut self) {
+        self.before = NO_BLOCK;
+    }
+
+    /// Something is missing.
+    pub(super) fn lost(&mut self, lost: &Lost) {
+        self.before = NO_BLOCK;
+        self.errors += usize::from(matches!(lost, Lost::Error(_)));
+    }
+
+    /// An event comes before the next block.
+    pub(super) fn event(&mut self, event: &Event) {
+        if let Some(at) = interrupted_at(event) {
+            *self.interrupted.entry((self.before, at)).or_default() += 1;
+        }
+        if breaks(event) {
+            self.before = NO_BLOCK;
+        }
+    }
+}
+
+/// The instruction that came next, and that this event interrupted before it was executed.
+pub(super) const fn interrupted_at(event: &Event) -> Option<u64> {
+    match event.kind {
+        EventKind::AsyncDisabled { at } | EventKind::AsyncBranch { from: at } => Some(at),
+        _ => None,
+    }
+}
+
+/// Returns true if what comes after this event was not reached from the last instruction before it.
+pub(super) const fn breaks(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }
 
 /// What tells a block from all others of an image.

@@ -74,11 +74,11 @@ impl Last {
         let stops = matches!(what, Happening::Enter { from: Some(_), to } if is_before(to));
         let depth = self.depth;
         match what {
-            Happening::Enter { from, to } => {
+            Happening::Enter { from, to } | Happening::Again { from, to } => {
                 self.depth += 1;
                 self.frames.push((from, to));
             }
-            Happening::Leave => {
+            Happening::Leave | Happening::Back => {
                 self.depth = self.depth.saturating_sub(1);
                 self.frames.pop();
             }
@@ -196,7 +196,9 @@ fn line(names: &TracedSymbols, what: &Happening) -> String {
             format!("{} -> {}", place(names, *from), place(names, *to))
         }
         Happening::Enter { from: None, to } => format!("in {}", place(names, *to)),
+        Happening::Again { to, .. } => format!("in {} again", names.name(*to)),
         Happening::Leave => "return".into(),
+        Happening::Back => "jump back".into(),
         Happening::Off => "(not traced)".into(),
         Happening::On => "(traced again)".into(),
         Happening::Loss(why) => format!("LOST: {why}"),
@@ -231,7 +233,9 @@ mod tests {
             (Happening::Enter { from: Some(0x1004), to: 0x1020 }, "a+0x4 -> b"),
             (Happening::Enter { from: Some(0x900), to: 0x1021 }, "0x900 -> b+0x1"),
             (Happening::Enter { from: None, to: 0x1000 }, "in a"),
+            (Happening::Again { from: Some(0x1004), to: 0x1021 }, "in b again"),
             (Happening::Leave, "return"),
+            (Happening::Back, "jump back"),
             (Happening::Off, "(not traced)"),
             (Happening::On, "(traced again)"),
             (Happening::Loss("full".into()), "LOST: full"),

@@ -63,7 +63,9 @@ impl NamedSession {
     ) -> (Vec<Time>, usize) {
         let sections = self.loaded.sections();
         let lanes = visitors.iter_mut().zip(&self.names);
-        let lanes = lanes.map(|(visitor, names)| WalkedLane { names: Some(&**names), visitor }).collect();
-        walk_lanes(&self.loaded.session(&sections), clock, progress, lanes)
+        let lanes = lanes.map(|(visitor, names)| WalkedLane { names, visitor }).collect();
+        let ends = walk_lanes(&self.loaded.session(&sections), clock, false, progress, lanes);
+        let errors = ends.iter().map(|end| end.errors).sum();
+        (ends.into_iter().map(|end| end.time).collect(), errors)
     }
 }

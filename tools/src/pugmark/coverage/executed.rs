@@ -1,13 +1,13 @@
 //! What was executed: instructions and branches, each with how often.
 
 use crate::pugmark::{
-    known_blocks::{KnownBlocks, NO_BLOCK, NoNotes},
+    known_blocks::{BlockChain, ExecutedBlocks, KnownBlocks, NoNotes},
     progress::{Progress, Size},
 };
 use crate::session::{Session, SliceEnd, SliceSink};
 use pugmark_decoder_core::{
     block::Block,
-    event::{Event, EventKind},
+    event::Event,
     graph::{
         ExecutionSink,
         edges::{EDGES, EdgeMap},
@@ -15,7 +15,6 @@ use pugmark_decoder_core::{
     insn::{Class, Insn},
     resume::Lost,
 };
-use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -44,13 +43,12 @@ impl Executed {
         let counter = |lane: usize| BlockCounter {
             progress: &shown,
             known: KnownBlocks::new(session.image(lane)),
-            before: NO_BLOCK,
-            interrupted: FxHashMap::default(),
-            errors: 0,
+            chain: BlockChain::default(),
         };
         let mut counters: Vec<_> = (0..session.lanes.len()).map(counter).collect();
         session.follow(&mut counters);
-        let found = counters.into_iter().map(BlockCounter::executed).collect();
+        let counted = counters.into_iter().map(|BlockCounter { known, chain, .. }| known.counted(chain));
+        let found = counted.map(Self::of).collect();
         progress.end();
         found
     }
@@ -81,31 +79,34 @@ impl Executed {
         self.errors += other.errors;
     }
 
-    fn add_blocks(&mut self, known: KnownBlocks<'_, NoNotes>, interrupted: &FxHashMap<(u32, u64), u64>) {
-        let blocks: Vec<Vec<_>> = known.insns().map(Iterator::collect).collect();
+    /// Returns what was executed by blocks that were counted.
+    pub(in crate::pugmark) fn of(counted: ExecutedBlocks) -> Self {
+        let ExecutedBlocks { insns: blocks, pairs, interrupted, errors } = counted;
+        let mut executed = Self { errors, ..Self::default() };
         for ((before, to), count) in interrupted {
             // INT n and the like cause the interrupt, and lead to nothing else.
-            let last = blocks[*before as usize].last().filter(|(_, insn)| insn.class != Class::FarCall);
+            let last = blocks[before as usize].last().filter(|(_, insn)| insn.class != Class::FarCall);
             if let Some(last) = last {
-                self.add_edge(last, *to, *count);
+                executed.add_edge(last, to, count);
             }
         }
         let mut counts = vec![0; blocks.len()];
-        for ((before, after), count) in known.into_pairs() {
+        for ((before, after), count) in pairs {
             let (before, after) = (before as usize, after as usize);
             counts[after] += count;
             if let (Some(last), Some((to, _))) = (blocks[before].last(), blocks[after].first()) {
-                self.add_edge(last, *to, count);
+                executed.add_edge(last, *to, count);
             }
         }
         for (insns, count) in blocks.iter().zip(counts) {
             for (ip, _) in insns {
-                *self.insns.entry(*ip).or_default() += count;
+                *executed.insns.entry(*ip).or_default() += count;
             }
             for pair in insns.windows(2) {
-                self.add_edge(&pair[0], pair[1].0, count);
+                executed.add_edge(&pair[0], pair[1].0, count);
             }
         }
+        executed
     }
 
     /// Adds the way from an instruction to the next one, if it is a branch.
@@ -123,25 +124,12 @@ impl Executed {
 struct BlockCounter<'p, 'a> {
     progress: &'p RefCell<&'p mut Progress>,
     known: KnownBlocks<'a, NoNotes>,
-    /// The block before the next one, if the next one was reached from it, by a branch or without one.
-    before: u32,
-    /// After which block it was interrupted, before which address, and how often. A branch that led there was executed.
-    interrupted: FxHashMap<(u32, u64), u64>,
-    errors: usize,
-}
-
-impl BlockCounter<'_, '_> {
-    /// Returns the code that it has counted.
-    fn executed(self) -> Executed {
-        let mut executed = Executed { errors: self.errors, ..Executed::default() };
-        executed.add_blocks(self.known, &self.interrupted);
-        executed
-    }
+    chain: BlockChain,
 }
 
 impl SliceSink for BlockCounter<'_, '_> {
     fn stops(&mut self, _: SliceEnd) {
-        self.before = NO_BLOCK;
+        self.chain.stops();
     }
 }
 
@@ -150,39 +138,20 @@ impl ExecutionSink for BlockCounter<'_, '_> {
 
     #[inline]
     fn block(&mut self, block: &Block) {
-        (self.before, ()) = self.known.count(self.before, block, &mut NoNotes);
+        (self.chain.before, ()) = self.known.count(self.chain.before, block, &mut NoNotes);
     }
 
     fn event(&mut self, event: &Event) {
-        if let Some(at) = interrupted_at(event) {
-            *self.interrupted.entry((self.before, at)).or_default() += 1;
-        }
-        if breaks(event) {
-            self.before = NO_BLOCK;
-        }
+        self.chain.event(event);
     }
 
     fn lost(&mut self, lost: &Lost) {
-        self.before = NO_BLOCK;
-        self.errors += usize::from(matches!(lost, Lost::Error(_)));
+        self.chain.lost(lost);
     }
 
     fn reached(&mut self, offset: u64) {
         self.progress.borrow_mut().reached(offset);
     }
-}
-
-/// The instruction that came next, and that this event interrupted before it was executed.
-const fn interrupted_at(event: &Event) -> Option<u64> {
-    match event.kind {
-        EventKind::AsyncDisabled { at } | EventKind::AsyncBranch { from: at } => Some(at),
-        _ => None,
-    }
-}
-
-/// Whether what comes after this event was not reached from the last instruction before it.
-const fn breaks(event: &Event) -> bool {
-    matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }
 
 /// Counts the edges of a session as fuzzers do, in a map that is described at [`pugmark_decoder_core::graph::edges`].
@@ -229,6 +198,7 @@ impl ExecutionSink for MapSink<'_> {
 mod tests {
     use super::*;
     use crate::pugmark::code::TracedCode;
+    use crate::pugmark::known_blocks::{breaks, interrupted_at};
     use crate::pugmark::made_traces::{MadeTrace, made_traces};
     use pugmark_decoder_core::{
         config::Config,

@@ -22,6 +22,9 @@ use tree::FlameTree;
 /// example.
 const LOST: &str = "[lost]";
 const NOT_TRACED: &str = "[not traced]";
+/// The most functions in a chain. Of a longer one the outermost are left, and the innermost: a line for each of many
+/// thousand functions that call one another would be gigabytes.
+const MOST_IN_CHAIN: usize = 1024;
 
 /// The options of `pugmark flamegraph`.
 #[derive(Args, Clone, Debug)]
@@ -148,11 +151,11 @@ impl FlameStack {
         let before = self.before.replace(now).unwrap_or(now);
         tree.add(self.innermost(), now - before);
         match what {
-            Happening::Enter { to, .. } => {
+            Happening::Enter { to, .. } | Happening::Again { to, .. } => {
                 if std::mem::take(&mut self.is_lost) {
                     self.leave();
                 }
-                let caller = self.innermost();
+                let caller = self.caller();
                 let enter = || tree.child(caller, &name(*to));
                 self.nodes.push(*self.entered.entry((caller, *to)).or_insert_with(enter));
             }
@@ -162,9 +165,15 @@ impl FlameStack {
                 self.enter(tree, LOST);
                 self.is_lost = true;
             }
-            Happening::Leave | Happening::On => self.leave(),
+            Happening::Leave | Happening::Back | Happening::On => self.leave(),
             Happening::Mark(..) | Happening::End(_) => {}
         }
+    }
+
+    /// The node below which the next function is.
+    fn caller(&self) -> usize {
+        // The first node is the trace's own.
+        self.nodes.get(MOST_IN_CHAIN - 1).copied().unwrap_or_else(|| self.innermost())
     }
 
     fn innermost(&self) -> usize {
@@ -172,7 +181,7 @@ impl FlameStack {
     }
 
     fn enter(&mut self, tree: &mut FlameTree, name: &str) {
-        let node = tree.child(self.innermost(), name);
+        let node = tree.child(self.caller(), name);
         self.nodes.push(node);
     }
 
@@ -219,6 +228,23 @@ mod tests {
         let calls = [(0, enter(1)), (1, enter(3)), (3, Leave), (3, enter(2)), (7, enter(3)), (15, Leave)];
         let rest = [(15, Leave), (15, enter(3)), (31, Leave), (31, Leave)];
         assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 1\nf1;f2 4\nf1;f2;f3 8\nf1;f3 18\n");
+    }
+
+    #[test]
+    fn a_chain_of_very_many_functions_has_the_outermost_and_the_innermost() {
+        let calls = (0..20_000).map(|depth| (depth, enter(depth % 2)));
+        let calls: Vec<_> = calls.chain([(20_000, Happening::Leave)]).collect();
+        let text = folded(&calls);
+        let chains: Vec<(usize, &str)> = text
+            .lines()
+            .map(|line| (line.matches(';').count() + 1, line.rsplit(';').next().unwrap()))
+            .collect();
+        assert_eq!((chains.len(), chains.iter().map(|(length, _)| *length).max()), (1025, Some(1024)));
+        // The innermost ones have what they took themselves.
+        let innermost: Vec<&str> =
+            chains.iter().filter(|(length, _)| *length == 1024).map(|(_, last)| *last).collect();
+        let half = (20_000 - 1023) / 2;
+        assert_eq!(innermost, [format!("f0 {half}"), format!("f1 {}", half + 1)]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
-    walk::{Time, TraceClock, Unit, WalkedLane, walk_lanes},
+    walk::{Time, TraceClock, Unit, WalkEnd, WalkedLane, walk_lanes},
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
@@ -187,31 +187,32 @@ impl ReportOptions {
         let loaded = LoadedSession::load(&self.input, traced, progress)?;
         let sections = loaded.sections();
         let session = loaded.session(&sections);
-        let executed = Executed::in_lanes(&session, progress);
-        let symbols = (0..executed.len()).map(|lane| loaded.symbols(lane, &self.input, &[]));
+        let lanes = 0..loaded.lanes.len();
+        let symbols = lanes.clone().map(|lane| loaded.symbols(lane, &self.input, &[]));
         let symbols = symbols.collect::<Result<Vec<_>>>()?;
         let titles: Vec<_> = loaded.lanes.iter().map(|lane| title(lane.part.as_ref(), traced)).collect();
         let rows =
             |lane: usize| TraceRows { wanted: self.wanted(), symbols: &symbols[lane], thread: &titles[lane] };
-        for (lane, executed) in executed.iter().enumerate() {
-            counted.add(executed, &rows(lane));
-        }
-        let nothing = executed.iter().all(|executed| executed.insns.is_empty());
-        if nothing || !(self.has_children() || self.has_time()) {
+        let follows = if self.has_time() { loaded.clock.is_timed() } else { self.has_children() };
+        if !follows {
+            let executed = Executed::in_lanes(&session, progress);
+            ensure!(
+                !self.has_time() || executed.iter().all(|executed| executed.insns.is_empty()),
+                "{}: {}: the trace has no TSC packets (`pugmark record --tsc`)",
+                self.time_option(),
+                titles[0]
+            );
+            executed.iter().zip(lanes).for_each(|(executed, lane)| counted.add(executed, &rows(lane)));
             return Ok(());
         }
         let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
-        ensure!(
-            !self.has_time() || clock.is_timed(),
-            "{}: {}: the trace has no TSC packets (`pugmark record --tsc`)",
-            self.time_option(),
-            titles[0]
-        );
-        let mut sums: Vec<_> = (0..titles.len()).map(|lane| CallerSums::new(rows(lane))).collect();
-        let lanes = sums.iter_mut().map(|visitor| WalkedLane { names: None, visitor }).collect();
-        let (ends, _) = walk_lanes(&session, clock, progress, lanes);
-        for (sums, end) in sums.into_iter().zip(ends) {
-            counted.add_sums(sums, end, self.has_time().then_some(clock.unit))?;
+        let mut sums: Vec<_> = lanes.map(|lane| CallerSums::new(rows(lane))).collect();
+        let walked =
+            sums.iter_mut().zip(&symbols).map(|(visitor, names)| WalkedLane { names, visitor }).collect();
+        let ends = walk_lanes(&session, clock, true, progress, walked);
+        for (lane, (sums, WalkEnd { time, counted: blocks, .. })) in sums.into_iter().zip(ends).enumerate() {
+            blocks.into_iter().for_each(|blocks| counted.add(&Executed::of(blocks), &rows(lane)));
+            counted.add_sums(sums, time, self.has_time().then_some(clock.unit))?;
         }
         Ok(())
     }

@@ -352,12 +352,10 @@ impl<'a> ScriptLines<'a> {
         let lines = RefCell::new(&mut *self);
         let calls = |lane| CallLines { lines: &lines, lane, depth: 0, within: None };
         let mut visitors: Vec<_> = (0..all.len()).map(calls).collect();
-        let lane = |(visitor, columns): (_, &ScriptColumns<'a>)| WalkedLane {
-            names: Some(columns.symbols),
-            visitor,
-        };
+        let lane =
+            |(visitor, columns): (_, &ScriptColumns<'a>)| WalkedLane { names: columns.symbols, visitor };
         let walked = visitors.iter_mut().zip(all).map(lane).collect();
-        walk_lanes(session, clock, &mut progress, walked);
+        walk_lanes(session, clock, false, &mut progress, walked);
         *self.progress = progress;
     }
 
@@ -395,20 +393,21 @@ impl Visitor for CallLines<'_, '_, '_> {
         let lines = &mut **self.lines.borrow_mut();
         lines.turn_to(self.lane);
         match what {
-            Happening::Enter { from, to } => {
+            Happening::Enter { to, .. } | Happening::Again { to, .. } => {
                 lines.executed = true;
                 let place = lines.options.place(&lines.columns, to);
                 // If one function was asked for, all that it calls is shown, too.
                 if self.within.is_none() && lines.options.is_wanted(to, &place) {
                     self.within = Some(self.depth);
                 }
-                if self.within.is_some() {
+                // A function that is on the stack again is not called.
+                if let (Happening::Enter { from, .. }, Some(within)) = (&what, self.within) {
                     let name = lines.columns.symbols.name(to);
-                    lines.call(time, self.depth - self.within.unwrap_or(0), &name, from);
+                    lines.call(time, self.depth - within, &name, *from);
                 }
                 self.depth += 1;
             }
-            Happening::Leave => {
+            Happening::Leave | Happening::Back => {
                 self.depth = self.depth.saturating_sub(1);
                 self.within = self.within.filter(|within| self.depth > *within);
             }

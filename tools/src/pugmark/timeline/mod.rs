@@ -275,7 +275,7 @@ impl Drawer {
         left: &mut usize,
     ) {
         match what {
-            Happening::Enter { from, to } => {
+            Happening::Enter { from, to } | Happening::Again { from, to } => {
                 self.lost_until(time);
                 let drawn = *left > 0;
                 *left = left.saturating_sub(1);
@@ -287,7 +287,7 @@ impl Drawer {
                 };
                 self.open.push(drawn.then(|| (slice(), time.insns)));
             }
-            Happening::Leave => {
+            Happening::Leave | Happening::Back => {
                 if let Some(Some((slice, begun))) = self.open.pop() {
                     self.track.slices.push(Slice { to: time.at, insns: time.insns - begun, ..slice });
                 }

@@ -1,13 +1,31 @@
-//! Which jumps lead from one function to another.
+//! Functions of the code that is walked through.
 
 use crate::pugmark::symbols::TracedSymbols;
+
+/// Functions that continue on another stack: they return, or jump, to where that stack was left, or to a function that
+/// begins on it. Their code looks like that of a function that has pushed an address and returns to it.
+///
+/// Source: their sources in glibc (swapcontext), Go's runtime (gogo), Boost.Context (jump_fcontext) and Linux.
+const SWITCHERS: [&str; 11] = [
+    "swapcontext",
+    "__swapcontext",
+    "setcontext",
+    "__setcontext",
+    "gogo",
+    "runtime.gogo",
+    "runtime.gogo.abi0",
+    "jump_fcontext",
+    "ontop_fcontext",
+    "__switch_to",
+    "__switch_to_asm",
+];
 
 /// The functions that are walked through, if their names are known.
 #[derive(Debug, Default)]
 pub(super) struct WalkedFunctions<'n> {
     names: Option<&'n TracedSymbols>,
-    /// The jumps that were asked for most recently, and the answers.
-    late_jumps: Vec<(u64, u64, bool)>,
+    /// The pairs of addresses that were asked for most recently, and the answers.
+    late_pairs: Vec<(u64, u64, bool)>,
     /// The addresses that were asked for most recently, and where their functions begin.
     late: Vec<(u64, Option<u64>)>,
 }
@@ -18,10 +36,10 @@ impl<'n> WalkedFunctions<'n> {
 
     pub(super) fn named(names: &'n TracedSymbols) -> Self {
         let begin = names.function(0).map(|(_, offset)| 0_u64.wrapping_sub(offset));
-        // No jump is from 0 to 0.
+        // 0 is in the same function as 0.
         Self {
             names: Some(names),
-            late_jumps: vec![(0, 0, false); Self::LATE],
+            late_pairs: vec![(0, 0, false); Self::LATE],
             late: vec![(0, begin); Self::LATE],
         }
     }
@@ -36,17 +54,23 @@ impl<'n> WalkedFunctions<'n> {
         late.1
     }
 
-    /// Whether a jump leads to another function than its own.
-    pub(super) fn leads_to_another(&mut self, from: u64, to: u64) -> bool {
+    /// Returns whether two addresses are in different functions. All code without a name is one.
+    pub(super) fn are_apart(&mut self, from: u64, to: u64) -> bool {
         if self.names.is_none() {
             return false;
         }
         let place = Self::place(from ^ to.rotate_left(17));
-        if (self.late_jumps[place].0, self.late_jumps[place].1) != (from, to) {
-            let begin = self.begin(to);
-            self.late_jumps[place] = (from, to, begin.is_some() && begin != self.begin(from));
+        if (self.late_pairs[place].0, self.late_pairs[place].1) != (from, to) {
+            let apart = self.begin(to) != self.begin(from);
+            self.late_pairs[place] = (from, to, apart);
         }
-        self.late_jumps[place].2
+        self.late_pairs[place].2
+    }
+
+    /// Returns whether the function at `ip` is known to continue on another stack.
+    pub(super) fn switches_stacks(&self, ip: u64) -> bool {
+        let function = self.names.and_then(|names| names.function(ip));
+        function.is_some_and(|(name, _)| SWITCHERS.contains(&name))
     }
 
     fn place(key: u64) -> usize {
@@ -59,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jump_leads_to_another_function_if_that_has_a_name() {
+    fn two_addresses_are_apart_if_their_functions_are_different() {
         let names = TracedSymbols::known(&[("a", 0x100, 0x200), ("b", 0x200, 0x300)], &[]);
         let mut functions = WalkedFunctions::named(&names);
         // Twice: the second answer is remembered.
@@ -69,20 +93,30 @@ mod tests {
                 (0x110, 0x250, true),
                 (0x110, 0x100, false),
                 (0x110, 0x180, false),
-                (0x110, 0x300, false),
-                // Code without a name jumps to one that has one, and to itself.
+                // Code without a name is none of them, and is one.
+                (0x110, 0x300, true),
                 (0x900, 0x100, true),
                 (0x900, 0x910, false),
             ] {
-                assert_eq!(functions.leads_to_another(from, to), expected, "{from:#x} {to:#x}");
+                assert_eq!(functions.are_apart(from, to), expected, "{from:#x} {to:#x}");
             }
         }
-        assert!(!WalkedFunctions::default().leads_to_another(0x110, 0x200), "no names");
-        // More jumps from one place than answers are remembered, and each has an answer of its own.
+        assert!(!WalkedFunctions::default().are_apart(0x110, 0x200), "no names");
+        // More pairs of one address than answers are remembered, and each has an answer of its own.
         let names = TracedSymbols::known(&[("a", 0x10_0000, 0x20_0000), ("b", 0x20_0000, 0x30_0000)], &[]);
         let mut functions = WalkedFunctions::named(&names);
         for to in (0x10_0000..0x30_0000).step_by(16) {
-            assert_eq!(functions.leads_to_another(0x10_0010, to), to >= 0x20_0000, "{to:#x}");
+            assert_eq!(functions.are_apart(0x10_0010, to), to >= 0x20_0000, "{to:#x}");
         }
+    }
+
+    #[test]
+    fn a_function_that_switches_stacks_is_known_by_its_name() {
+        let names = TracedSymbols::known(&[("swapcontext", 0x100, 0x200), ("swap", 0x200, 0x300)], &[]);
+        let functions = WalkedFunctions::named(&names);
+        assert_eq!(
+            [0x100, 0x1ff, 0x200, 0x900].map(|ip| functions.switches_stacks(ip)),
+            [true, true, false, false]
+        );
     }
 }

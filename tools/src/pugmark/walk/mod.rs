@@ -2,9 +2,12 @@
 
 mod blocks;
 mod functions;
+mod stacks;
+mod steps;
 mod times;
 
 use super::{
+    known_blocks::ExecutedBlocks,
     progress::{Progress, Size},
     symbols::TracedSymbols,
 };
@@ -12,14 +15,15 @@ use crate::perf_clock::PerfClock;
 use crate::session::Session;
 use functions::WalkedFunctions;
 use pugmark_decoder_core::{
-    calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
     event::{Event, EventKind},
-    flow::{ExecutedInsn, FlowItem},
+    flow::ExecutedInsn,
     insn::Class,
     packet::PtwPayload,
     time::{Span, Timeline, TscFrequency},
 };
+use stacks::CallStacks;
+use steps::{StepBefore, WalkStep};
 pub(super) use times::TraceTimes;
 
 /// What happens.
@@ -34,8 +38,14 @@ pub(super) enum Happening {
         /// Where it went.
         to: u64,
     },
+    /// A function that was entered before, from there, is on the stack again: another stack is continued, or what has
+    /// left it was undone.
+    Again { from: Option<u64>, to: u64 },
     /// The innermost function is left.
     Leave,
+    /// The innermost function is left by a jump to the begin of one that has jumped to it: functions that jump to one
+    /// another are a loop.
+    Back,
     /// Nothing is traced, up to [`On`](Self::On): a system call or another level, address or address space.
     Off,
     /// Tracing goes on.
@@ -210,84 +220,63 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
     TscFrequency::enumerated(clocks).or_else(ratio)
 }
 
-/// A function that has not been left.
-#[derive(Clone, Copy, Debug)]
-struct Frame {
-    /// The address of its call.
-    from: Option<u64>,
-    /// Where the function that was entered begins, if its name is known.
-    begin: Option<u64>,
-    /// Whether it was entered by a jump: what leaves the function that has jumped leaves it, too.
-    is_jumped_to: bool,
-    /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that
-    /// makes the system go back to what was interrupted.
-    is_handler: bool,
-    /// The addresses at which it may go on after what is not traced now.
-    left_at: Option<[u64; 2]>,
-}
-
-impl Frame {
-    /// Whether a return to that address leaves it.
-    fn returns_to(self, to: u64) -> bool {
-        // An instruction has at most 15 bytes.
-        self.from.is_some_and(|from| (1..=15).contains(&to.wrapping_sub(from)))
-    }
-
-    /// Whether it was left for what is not traced, and goes on there.
-    fn goes_on_at(&self, ip: u64) -> bool {
-        self.left_at.is_some_and(|places| places.contains(&ip))
-    }
-}
-
 /// Whom a lane of a session is walked through for.
 pub(super) struct WalkedLane<'v, V: ?Sized> {
-    pub(super) names: Option<&'v TracedSymbols>,
+    pub(super) names: &'v TracedSymbols,
     pub(super) visitor: &'v mut V,
 }
 
-/// Decodes a session in the order of time, and tells the visitor of each lane what happens there, in order. Returns the
-/// time at the end of each, and the number of errors.
+/// The end of a lane.
+pub(super) struct WalkEnd {
+    pub(super) time: Time,
+    /// The number of errors.
+    pub(super) errors: usize,
+    /// The blocks that were executed, if they are counted.
+    pub(super) counted: Option<ExecutedBlocks>,
+}
+
+/// Decodes a session in the order of time, and tells the visitor of each lane what happens there, in order. Returns
+/// where each ends; `counts` says whether blocks are counted, too.
 ///
-/// With the names of functions, a jump from one function to another is followed like a call, or like a return to a
-/// function that has not been left: a tail call, an entry of a linkage table, `longjmp`. Without names, a jump stays in
-/// its function, for a visitor that deals with jumps itself.
+/// The innermost function is always the one that the instruction is in, by the names of functions. So a jump from one
+/// function to another is followed like a call, or like a return to a function that has not been left: a tail call, an
+/// entry of a linkage table, `longjmp`.
 pub(super) fn walk_lanes<V: Visitor + ?Sized>(
     session: &Session<'_>,
     clock: TraceClock,
+    counts: bool,
     progress: &mut Progress,
     lanes: Vec<WalkedLane<'_, V>>,
-) -> (Vec<Time>, usize) {
+) -> Vec<WalkEnd> {
     progress.begin("decoding", Size::Bytes(session.size()));
     let states = lanes.into_iter().map(|WalkedLane { names, visitor }| {
-        let functions = names.map(WalkedFunctions::named).unwrap_or_default();
-        State { functions, ..State::new(visitor) }
+        State::new(CallStacks::new(WalkedFunctions::named(names)), visitor)
     });
-    let states = blocks::walk(session, clock, progress, states.collect());
+    let walked = blocks::walk(session, clock, counts, progress, states.collect());
     progress.end();
-    let errors = states.iter().map(|state| state.errors).sum();
-    let end = |mut state: State<'_, V>| {
+    let end = |(mut state, counted): (State<'_, V>, _)| {
         state.say(Happening::End(state.at));
-        state.unwind(0);
-        state.time
+        state.change(|stacks, tell| stacks.end(tell));
+        WalkEnd { time: state.time, errors: state.errors, counted }
     };
-    (states.into_iter().map(end).collect(), errors)
+    walked.into_iter().map(end).collect()
 }
 
 /// What is known while the trace is walked through.
 struct State<'v, V: ?Sized> {
-    functions: WalkedFunctions<'v>,
     /// The functions that have not been left.
-    frames: Vec<Frame>,
-    calls: Calls,
+    stacks: CallStacks<'v>,
+    /// The instruction or the interrupt that leads to the next instruction.
+    before: StepBefore,
     time: Time,
     /// The last instruction, or the one before which tracing stopped.
     at: Option<u64>,
-    /// The last instruction.
-    last: Option<ExecutedInsn>,
     /// Whether nothing is traced now.
     off: bool,
     /// Whether the next instruction is the first one, or the first one after a loss.
     begins: bool,
+    /// True if the next event aborts a transaction.
+    aborts: bool,
     /// True if something before the next item cannot be decoded.
     damaged: bool,
     errors: usize,
@@ -295,16 +284,15 @@ struct State<'v, V: ?Sized> {
 }
 
 impl<'v, V: Visitor + ?Sized> State<'v, V> {
-    fn new(visitor: &'v mut V) -> Self {
+    fn new(stacks: CallStacks<'v>, visitor: &'v mut V) -> Self {
         Self {
-            functions: WalkedFunctions::default(),
-            frames: vec![],
-            calls: Calls::new(),
+            stacks,
+            before: StepBefore::Nothing,
             time: Time::default(),
             at: None,
-            last: None,
             off: false,
             begins: true,
+            aborts: false,
             damaged: false,
             errors: 0,
             visitor,
@@ -320,6 +308,13 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.visitor.happens(self.time, what);
     }
 
+    /// Changes the stacks, and tells the visitor what happens there.
+    #[inline]
+    fn change(&mut self, change: impl FnOnce(&mut CallStacks<'v>, &mut dyn FnMut(Happening))) {
+        let Self { stacks, visitor, time, .. } = self;
+        change(stacks, &mut |what| visitor.happens(*time, what));
+    }
+
     /// Decoding goes on; if it had stopped at an error, something in between is missing.
     fn goes_on_decoding(&mut self) {
         if std::mem::take(&mut self.damaged) {
@@ -330,7 +325,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     /// An instruction is executed. `when` finds its time by its number.
     #[inline]
     fn comes_to(&mut self, insn: &ExecutedInsn, when: impl FnOnce(u64) -> Option<u64>) {
-        let step = self.step(&FlowItem::Insn(*insn));
+        let step = self.before.step(insn.ip, &mut self.stacks.functions);
         let happens = step.is_some() || self.begins || self.off;
         let mut when = Some(when);
         if happens {
@@ -341,12 +336,12 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.executed(insn);
     }
 
-    /// A step leads to the instruction at `ip`, and nothing else has happened since the one before.
+    /// A step leads to an instruction, and nothing else has happened since the one before.
     #[inline]
-    fn steps_to(&mut self, ip: u64, kind: StepKind, from: u64, when: impl FnOnce(u64) -> Option<u64>) {
+    fn steps(&mut self, step: WalkStep, when: impl FnOnce(u64) -> Option<u64>) {
         self.set_time(when(self.time.insns));
-        self.transfer(kind, from, ip);
-        self.shows(ip, None::<fn(u64) -> Option<u64>>);
+        self.change(|stacks, tell| stacks.take(step, tell));
+        self.shows(step.to, None::<fn(u64) -> Option<u64>>);
     }
 
     /// Shows the visitor the next instruction, if it wants to see it. `when` finds the time unless it is set already.
@@ -359,50 +354,23 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     }
 
     fn executed(&mut self, insn: &ExecutedInsn) {
-        (self.at, self.last) = (Some(insn.ip), Some(*insn));
+        (self.at, self.before) = (Some(insn.ip), StepBefore::Insn(*insn));
         self.time.insns += 1;
     }
 
     /// Comes past an event. `when` finds its time by the number of instructions before it.
     fn passes(&mut self, event: &Event, when: impl FnOnce(u64) -> Option<u64>) {
-        let step = self.step(&FlowItem::Event(*event));
         if !event.status {
             self.set_time(when(self.time.insns));
-            step.into_iter().for_each(|step| self.transfer(step.kind, step.from, step.to));
             self.event(event.kind);
-        }
-    }
-
-    #[inline]
-    fn step(&mut self, item: &FlowItem) -> Option<Step> {
-        self.calls.step_with(item, |from, to| self.functions.leads_to_another(from, to))
-    }
-
-    fn enter(&mut self, from: Option<u64>, to: u64) {
-        let begin = self.functions.begin(to);
-        self.frames.push(Frame { from, begin, is_jumped_to: false, is_handler: false, left_at: None });
-        self.say(Happening::Enter { from, to });
-    }
-
-    fn enter_handler(&mut self, from: Option<u64>, to: u64) {
-        self.enter(from, to);
-        self.frames.last_mut().into_iter().for_each(|frame| frame.is_handler = true);
-    }
-
-    /// Leaves all functions but the outermost `depth`.
-    fn unwind(&mut self, depth: usize) {
-        while self.frames.len() > depth {
-            self.frames.pop();
-            self.say(Happening::Leave);
         }
     }
 
     fn lose(&mut self, why: &str) {
         self.on();
-        self.unwind(0);
+        self.change(|stacks, tell| stacks.end(tell));
         self.say(Happening::Loss(why.into()));
-        self.calls.forget();
-        self.begins = true;
+        (self.before, self.begins, self.aborts) = (StepBefore::Nothing, true, false);
     }
 
     /// Tracing goes on, if it was off. Returns whether it was.
@@ -418,96 +386,74 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     /// a system call, or makes that again. Where it goes after other instructions is not known.
     fn off(&mut self, interrupted: Option<u64>) {
         self.off = true;
-        let left_at = match (interrupted, self.last) {
+        let left_at = match (interrupted, std::mem::take(&mut self.before)) {
             (Some(at), _) => Some([at; 2]),
-            (None, Some(ExecutedInsn { ip, len, class, .. })) => {
+            (None, StepBefore::Insn(ExecutedInsn { ip, len, class, .. })) => {
+                if class == Class::FarReturn {
+                    self.change(|stacks, tell| stacks.leave_kernel(tell));
+                }
                 let comes_back = matches!(class, Class::FarCall | Class::NearCall | Class::IndirectCall);
                 comes_back.then(|| [ip, ip.wrapping_add(u64::from(len))])
             }
-            (None, None) => None,
+            (None, _) => None,
         };
-        if let Some(frame) = self.frames.last_mut() {
-            frame.left_at = left_at;
-        }
+        self.stacks.left(left_at);
         self.say(Happening::Off);
     }
 
-    /// Execution goes on at `ip` after what was not traced: where it was left, in a function from which a handler was
-    /// entered, or in a handler.
-    fn goes_on(&mut self, ip: u64) {
-        let known = self.frames.iter().rposition(|frame| frame.goes_on_at(ip));
-        if let Some(known) = known {
-            self.unwind(known + 1);
-            self.frames.last_mut().into_iter().for_each(|frame| frame.left_at = None);
-        } else if self.frames.last().is_some_and(|frame| frame.left_at.is_some()) {
-            self.enter_handler(self.at, ip);
-        }
-    }
-
     /// An instruction that is not just the next one.
-    fn insn(&mut self, ip: u64, step: Option<Step>) {
+    fn insn(&mut self, ip: u64, step: Option<WalkStep>) {
         let was_off = self.on();
         if std::mem::take(&mut self.begins) {
-            self.enter(None, ip);
-        } else if let Some(Step { kind, from, to, .. }) = step {
-            self.transfer(kind, from, to);
+            self.change(|stacks, tell| stacks.begin(ip, tell));
+        } else if let Some(step) = step {
+            self.change(|stacks, tell| stacks.take(step, tell));
         } else if was_off {
-            self.goes_on(ip);
+            let at = self.at;
+            self.change(|stacks, tell| stacks.goes_on(at, ip, tell));
         }
     }
 
-    /// The number of the innermost frame that was entered by a call.
-    fn innermost_call(&self) -> usize {
-        self.frames.iter().rposition(|frame| !frame.is_jumped_to).unwrap_or_default()
-    }
-
-    /// A jump from one function to another one. A jump into the middle of a function that has not been left goes back
-    /// to that function.
-    fn jump(&mut self, from: u64, to: u64) {
-        let Some(begin) = self.functions.begin(to) else { return };
-        // Functions that jump to one another are a loop; one that is entered again is called.
-        let outermost = if begin == to { self.innermost_call() } else { 0 };
-        let known = self.frames[outermost..].iter().rposition(|frame| frame.begin == Some(begin));
-        if let Some(known) = known {
-            self.unwind(outermost + known + 1);
-        } else if begin == to {
-            self.enter(Some(from), to);
-            self.frames
-                .last_mut()
-                .into_iter()
-                .for_each(|frame| (frame.from, frame.is_jumped_to) = (None, true));
+    /// The last instruction has led to the one at `ip`, though that was not executed.
+    fn arrives(&mut self, ip: u64) {
+        let before = std::mem::take(&mut self.before);
+        if let Some(step) = before.step(ip, &mut self.stacks.functions) {
+            self.change(|stacks, tell| stacks.take(step, tell));
         }
     }
 
-    fn transfer(&mut self, kind: StepKind, from: u64, to: u64) {
-        if kind == StepKind::TailCall {
-            return self.jump(from, to);
+    /// Execution is interrupted before the instruction at `from`, or a transaction is aborted there.
+    fn interrupted(&mut self, from: u64) {
+        // An instruction such as INT n is reported as an interrupt too: together they are one step.
+        if matches!(self.before, StepBefore::Insn(ExecutedInsn { class: Class::FarCall, .. })) {
+            return;
         }
-        if kind.enters() {
-            return self.enter(Some(from), to);
-        }
-        // After a longjmp or an exception several functions are left. Without the function's call, one is.
-        let known = match kind {
-            StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(to)),
-            _ => None,
+        self.arrives(from);
+        self.before = match std::mem::take(&mut self.aborts) {
+            true => StepBefore::Abort(from),
+            false => StepBefore::Interrupt(from),
         };
-        let innermost = self.innermost_call();
-        let ends_handler =
-            known.is_none() && self.frames.get(innermost).is_some_and(|frame| frame.is_handler);
-        self.unwind(known.unwrap_or(innermost));
-        if ends_handler {
-            self.enter_handler(None, to);
-        } else if self.frames.is_empty() {
-            self.enter(None, to);
+    }
+
+    fn transaction(&mut self, speculative: bool, aborted: bool) {
+        self.aborts = aborted;
+        match (speculative, aborted) {
+            (true, _) => self.stacks.begin_transaction(),
+            (false, false) => self.stacks.commit_transaction(),
+            (false, true) => {}
         }
     }
 
     fn event(&mut self, kind: EventKind) {
         if let EventKind::AsyncDisabled { at } = kind {
-            self.at = Some(at);
+            self.arrives(at);
+            (self.at, self.aborts) = (Some(at), false);
         }
         match kind {
             EventKind::Overflow => self.lose("the processor lost packets"),
+            EventKind::AsyncBranch { from } => self.interrupted(from),
+            EventKind::Enabled { .. } => self.before = StepBefore::Nothing,
+            EventKind::Tsx { speculative, aborted } => self.transaction(speculative, aborted),
             EventKind::AsyncDisabled { at } if !self.off => self.off(Some(at)),
             EventKind::Disabled | EventKind::Stop if !self.off => self.off(None),
             EventKind::Ptwrite(PtwPayload::Four(value)) => {

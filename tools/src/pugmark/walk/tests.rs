@@ -1,64 +1,26 @@
-use super::*;
+use super::{steps::StepWay, *};
 use pugmark_decoder_core::mode::ExecMode;
 
-const fn step(kind: StepKind, from: u64, to: u64) -> Step {
-    Step { kind, from, to, depth: 0 }
+/// A step of an instruction of five bytes.
+const fn step(way: StepWay, from: u64, to: u64) -> WalkStep {
+    let next = if matches!(way, StepWay::Interrupt) { from } else { from + 5 };
+    WalkStep { way, from, next, to }
 }
 
-/// What a state says of these steps, in short, after it was entered at 10.
-fn said(steps: &[Step]) -> Vec<String> {
-    let mut said = vec![];
-    let mut visit = |_, what: Happening| match what {
-        Happening::Enter { to, .. } => said.push(format!("{to:x}")),
-        Happening::Leave => said.push("leave".into()),
-        other => panic!("{other:?}"),
-    };
-    let mut state = State::new(&mut visit);
-    state.insn(0x10, None);
-    for step in steps {
-        state.insn(step.to, Some(*step));
-    }
-    said
+/// A state at its begin, without the names of functions.
+fn state<V: Visitor>(visitor: &mut V) -> State<'_, V> {
+    State::new(CallStacks::new(WalkedFunctions::default()), visitor)
 }
 
 #[test]
 fn a_trace_that_stops_before_an_instruction_ends_there() {
     let mut visit = |_, _| ();
-    let mut state = State::new(&mut visit);
+    let mut state = state(&mut visit);
     state.at = Some(0x10);
     state.event(EventKind::Tick);
     assert_eq!(state.at, Some(0x10));
     state.event(EventKind::AsyncDisabled { at: 0x30 });
     assert_eq!(state.at, Some(0x30));
-}
-
-#[test]
-fn a_return_leaves_the_function_whose_call_is_before_it() {
-    use StepKind::{Call, Return};
-    let calls = [step(Call, 0x20, 0x100), step(Call, 0x110, 0x200), step(Call, 0x210, 0x300)];
-    let leaves = |to| [&calls[..], &[step(Return, 0x310, to)]].concat();
-    assert_eq!(said(&leaves(0x215))[4..], ["leave"]);
-    // As after longjmp: two functions are passed over.
-    assert_eq!(said(&leaves(0x25))[4..], ["leave", "leave", "leave"]);
-    // Nobody has called from there.
-    assert_eq!(said(&leaves(0x900))[4..], ["leave"]);
-    // 15 bytes are the longest call, and a call does not return to itself.
-    assert_eq!(said(&leaves(0x11f))[4..], ["leave", "leave"]);
-    assert_eq!(said(&leaves(0x120))[4..], ["leave"]);
-    assert_eq!(said(&leaves(0x110))[4..], ["leave"]);
-}
-
-#[test]
-fn a_return_out_of_what_is_known_enters_the_caller() {
-    let steps = [step(StepKind::Return, 0x11, 0x50), step(StepKind::Return, 0x51, 0x80)];
-    assert_eq!(said(&steps), ["10", "leave", "50", "leave", "80"]);
-}
-
-#[test]
-fn an_interrupt_is_left_by_its_return_wherever_that_goes() {
-    use StepKind::{Interrupt, InterruptReturn};
-    let steps = [step(Interrupt, 0x18, 0x700), step(InterruptReturn, 0x710, 0x18)];
-    assert_eq!(said(&steps), ["10", "700", "leave"]);
 }
 
 #[test]
@@ -91,7 +53,7 @@ fn events_turn_tracing_off_and_are_marks() {
                 other => format!("{other:?}"),
             });
         };
-        let mut state = State::new(&mut visit);
+        let mut state = state(&mut visit);
         state.insn(0x10, None);
         kinds.iter().for_each(|kind| state.event(*kind));
         state.insn(0x14, None);
@@ -110,7 +72,7 @@ fn said_of(pieces: &[WalkPiece]) -> String {
             other => format!("{other:?}"),
         });
     };
-    let mut state = State::new(&mut visit);
+    let mut state = state(&mut visit);
     state.insn(0x10, None);
     for piece in pieces {
         match *piece {
@@ -131,13 +93,13 @@ fn said_of(pieces: &[WalkPiece]) -> String {
 #[derive(Clone, Copy)]
 enum WalkPiece {
     Insn(u64, Class),
-    Step(Step),
+    Step(WalkStep),
     Event(EventKind),
 }
 
 #[test]
 fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
-    use StepKind::{Call, Return};
+    use StepWay::{Call, Return};
     use WalkPiece::{Event, Insn};
     let off = Event(EventKind::Disabled);
     let interrupt = |at| Event(EventKind::AsyncDisabled { at });
@@ -225,7 +187,7 @@ fn a_mark_says_what_it_is_of() {
     ] {
         let mut said = vec![];
         let mut visit = |_, what: Happening| said.push(what);
-        State::new(&mut visit).event(kind);
+        state(&mut visit).event(kind);
         assert!(matches!(said[..], [Happening::Mark(of, _)] if of == expected), "{kind:?}: {said:?}");
     }
 }
@@ -233,7 +195,7 @@ fn a_mark_says_what_it_is_of() {
 #[test]
 fn time_never_goes_back() {
     let mut visit = |_: Time, _: Happening| ();
-    let mut state = State::new(&mut visit);
+    let mut state = state(&mut visit);
     let times = [None, Some(5), Some(3), None, Some(6)].map(|at| {
         state.set_time(at);
         state.time.at
@@ -262,86 +224,28 @@ fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
     assert_eq!(units(&[tsc, &PSB]), [Unit::Instructions; 2]);
 }
 
-/// What is said of these steps, in short, among functions that begin at each multiple of 100 and are named `100`,
-/// `200` and so on up to `500`.
-fn said_among_functions(steps: &[Step]) -> Vec<String> {
-    let functions = [0x100, 0x200, 0x300, 0x400, 0x500].map(|begin| (format!("{begin:x}"), begin));
-    let functions = functions.each_ref().map(|(name, begin)| (name.as_str(), *begin, begin + 0x100));
-    let names = TracedSymbols::known(&functions, &[]);
-    let mut said = vec![];
-    let mut visit = |_: Time, what: Happening| match what {
-        Happening::Enter { from, to } => said.push(match from {
-            Some(from) => format!("{from:x}>{to:x}"),
-            None => format!("{to:x}"),
-        }),
-        Happening::Leave => said.push("leave".into()),
-        other => panic!("{other:?}"),
-    };
-    let mut state = State { functions: WalkedFunctions::named(&names), ..State::new(&mut visit) };
-    state.insn(0x110, None);
-    for step in steps {
-        let jumps = step.kind != StepKind::TailCall || state.functions.leads_to_another(step.from, step.to);
-        state.insn(step.to, jumps.then_some(*step));
-    }
-    said
-}
-
 #[test]
-fn a_jump_to_another_function_enters_it_and_one_return_leaves_both() {
-    use StepKind::{Call, Return, TailCall};
-    let call = step(Call, 0x120, 0x200);
-    let back = step(Return, 0x3f0, 0x125);
-    for (steps, expected) in [
-        // 200 ends with a call of 300.
-        (&[call, step(TailCall, 0x210, 0x300), back][..], "110 120>200 210>300 leave leave"),
-        // It does so twice; then another one is called.
-        (
-            &[
-                call,
-                step(TailCall, 0x210, 0x300),
-                step(TailCall, 0x310, 0x400),
-                back,
-                step(Call, 0x130, 0x500),
-            ],
-            "110 120>200 210>300 310>400 leave leave leave 130>500",
-        ),
-        // What it has jumped to calls and returns in between.
-        (
-            &[call, step(TailCall, 0x210, 0x300), step(Call, 0x310, 0x400), step(Return, 0x410, 0x315), back],
-            "110 120>200 210>300 310>400 leave leave leave",
-        ),
-        // Functions that jump to one another are a loop.
-        (
-            &[
-                call,
-                step(TailCall, 0x210, 0x300),
-                step(TailCall, 0x310, 0x200),
-                step(TailCall, 0x210, 0x300),
-                back,
-            ],
-            "110 120>200 210>300 leave 210>300 leave leave",
-        ),
-        // 300 is code of 200 that the compiler has put elsewhere: it jumps back into its middle.
-        (
-            &[call, step(TailCall, 0x210, 0x300), step(TailCall, 0x310, 0x220), back],
-            "110 120>200 210>300 leave leave",
-        ),
-        // Two calls are left, as by longjmp.
-        (
-            &[call, step(Call, 0x210, 0x300), step(TailCall, 0x310, 0x130), step(Call, 0x140, 0x400)],
-            "110 120>200 210>300 leave leave 140>400",
-        ),
-        // A function that is entered again by a jump is not the one that has made the call.
-        (&[call, step(TailCall, 0x210, 0x100), back], "110 120>200 210>100 leave leave"),
-        // A loop stays in its function; in the middle of one that was not entered, or of none, nobody knows what it is.
-        (&[step(TailCall, 0x150, 0x110), step(TailCall, 0x150, 0x100)], "110"),
-        (&[call, step(TailCall, 0x210, 0x450), step(TailCall, 0x210, 0x900)], "110 120>200"),
-        // Nobody has called from where it returns to.
-        (
-            &[call, step(TailCall, 0x210, 0x300), step(Return, 0x310, 0x460)],
-            "110 120>200 210>300 leave leave",
-        ),
-    ] {
-        assert_eq!(said_among_functions(steps).join(" "), expected, "{steps:?}");
+fn the_abort_of_a_transaction_is_no_interrupt_and_the_interrupt_after_it_is_one() {
+    let mut said = vec![];
+    let mut visit = |_: Time, what: Happening| {
+        said.push(match what {
+            Happening::Enter { to, .. } => format!("{to:x}"),
+            other => format!("{other:?}"),
+        });
+    };
+    let mut state = state(&mut visit);
+    let insn = |ip, len, class| ExecutedInsn { ip, len, class, mode: ExecMode::Bits64, speculative: false };
+    let abort =
+        [EventKind::Tsx { speculative: false, aborted: true }, EventKind::AsyncBranch { from: 0x101 }];
+    for _ in 0..3 {
+        state.comes_to(&insn(0x10, 2, Class::Other), |_| None);
+        state.event(EventKind::Tsx { speculative: true, aborted: false });
+        state.comes_to(&insn(0x12, 5, Class::NearCall), |_| None);
+        state.comes_to(&insn(0x100, 1, Class::Other), |_| None);
+        abort.iter().for_each(|kind| state.event(*kind));
+        state.comes_to(&insn(0x40, 2, Class::Other), |_| None);
     }
+    state.event(EventKind::AsyncBranch { from: 0x42 });
+    state.comes_to(&insn(0x200, 1, Class::Other), |_| None);
+    assert_eq!(said.join(" "), "10 100 Leave 100 Leave 100 Leave 200");
 }

@@ -19,11 +19,6 @@ pub(super) struct RowCost {
 }
 
 /// Adds up what rows take while a trace is followed.
-///
-/// It keeps a stack of its own, which has more on it than calls: a function that is jumped to comes above the one that
-/// has jumped there, and both are left by one return. A jump into the middle of a function that is on the stack goes
-/// back to it: from code of its own that the compiler has put elsewhere, by `longjmp`, or to where an exception is
-/// caught.
 #[derive(Debug)]
 pub(super) struct CallerSums<'a> {
     naming: TraceRows<'a>,
@@ -33,8 +28,6 @@ pub(super) struct CallerSums<'a> {
     rows: Vec<CalledRow>,
     row_numbers: HashMap<Keys, usize>,
     stack: Vec<StackedFunction>,
-    /// How many functions the walk has entered and not left.
-    depth: usize,
     /// Whether a loss came, and nothing is known since.
     lost: bool,
     /// The number of the place of the instruction before, if nothing has happened after it.
@@ -47,10 +40,6 @@ pub(super) struct CallerSums<'a> {
 /// What those addresses have in common that are counted in the same rows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CountedPlace {
-    /// Where their function begins.
-    function: Option<u64>,
-    /// Whether they are at its begin.
-    begins: bool,
     /// The row that they are counted in.
     own: Option<usize>,
     /// That row, and the rows of the functions that their function was inlined into.
@@ -71,10 +60,11 @@ struct CalledRow {
 /// A function on the stack.
 #[derive(Debug)]
 struct StackedFunction {
-    /// How many functions the walk had entered.
-    depth: usize,
     /// The number of the place where it is.
     place: usize,
+    /// The places of those that it has jumped to, and that have jumped back: as if it had called them, each is on the
+    /// stack until this function returns.
+    kept: Vec<usize>,
 }
 
 /// The number of the place of each address. Recently used addresses are found without searching.
@@ -115,7 +105,6 @@ impl<'a> CallerSums<'a> {
             rows: vec![],
             row_numbers: HashMap::new(),
             stack: vec![],
-            depth: 0,
             lost: false,
             here: None,
             before: None,
@@ -163,16 +152,27 @@ impl<'a> CallerSums<'a> {
     }
 
     fn enter(&mut self, place: usize, now: Time) {
-        self.stack.push(StackedFunction { depth: self.depth, place });
+        self.stack.push(StackedFunction { place, kept: vec![] });
         self.open(place, now);
     }
 
     /// Leaves functions until `count` are left on the stack.
     fn leave_all_but(&mut self, count: usize, now: Time) {
         while self.stack.len() > count {
-            let left = self.stack.pop();
-            left.into_iter().for_each(|function| self.close(function.place, now));
+            let Some(StackedFunction { place, kept }) = self.stack.pop() else { return };
+            kept.into_iter().chain([place]).for_each(|place| self.close(place, now));
         }
+    }
+
+    /// The innermost function jumps back to the one below.
+    fn jump_back(&mut self, now: Time) {
+        let (Some(function), Some(below)) = (self.stack.pop(), self.stack.last_mut()) else { return };
+        let mut again = vec![];
+        for place in function.kept.into_iter().chain([function.place]) {
+            let keep = if below.kept.contains(&place) { &mut again } else { &mut below.kept };
+            keep.push(place);
+        }
+        again.into_iter().for_each(|place| self.close(place, now));
     }
 
     /// The innermost function goes on at a place.
@@ -180,27 +180,6 @@ impl<'a> CallerSums<'a> {
         self.open(place, now);
         let before = self.stack.last_mut().map(|function| std::mem::replace(&mut function.place, place));
         before.into_iter().for_each(|before| self.close(before, now));
-    }
-
-    /// Execution has come to a place of another function, not by a call or a return.
-    fn jump(&mut self, place: usize, now: Time) {
-        let CountedPlace { function, begins, .. } = self.places[place];
-        // Code without names may be that of many functions.
-        let goes_back = function.is_some() && !begins;
-        let is_it = |known: &StackedFunction| self.places[known.place].function == function;
-        match self.stack.iter().rposition(is_it) {
-            // It was jumped to before, from the same function: it is on the stack once.
-            Some(known) if !goes_back && self.stack[known].depth == self.depth => {
-                let known = self.stack.remove(known);
-                self.stack.push(known);
-                self.go_on(place, now);
-            }
-            Some(known) if goes_back => {
-                self.leave_all_but(known + 1, now);
-                self.go_on(place, now);
-            }
-            _ => self.enter(place, now),
-        }
     }
 
     /// The number of a row.
@@ -214,10 +193,10 @@ impl<'a> CallerSums<'a> {
     }
 
     /// The number of a place.
-    fn place(&mut self, function: Option<u64>, begins: bool, own: Option<Keys>, outer: Vec<Keys>) -> usize {
+    fn place(&mut self, own: Option<Keys>, outer: Vec<Keys>) -> usize {
         let own = own.map(|keys| self.row(keys));
         let rows = own.into_iter().chain(outer.into_iter().map(|keys| self.row(keys))).collect();
-        let place = CountedPlace { function, begins, own, rows };
+        let place = CountedPlace { own, rows };
         let new = self.places.len();
         let number = *self.place_numbers.entry(place.clone()).or_insert(new);
         if number == new {
@@ -230,27 +209,17 @@ impl<'a> CallerSums<'a> {
     #[inline]
     fn place_of(&mut self, ip: u64) -> usize {
         self.known.find(ip).unwrap_or_else(|| {
-            let begin = self.naming.symbols.function(ip).map(|(_, offset)| ip.wrapping_sub(offset));
             let (own, outer) = (self.naming.own(ip), self.naming.outer(ip));
-            let place = self.place(begin, begin == Some(ip), own, outer);
+            let place = self.place(own, outer);
             self.known.all.insert(ip, place);
             place
         })
     }
 
-    /// Whether it makes no difference which of these places execution is at.
-    #[inline]
-    fn are_alike(&self, one: usize, other: usize) -> bool {
-        let alike = |one: &CountedPlace, other: &CountedPlace| {
-            one.function == other.function && one.rows == other.rows
-        };
-        one == other || alike(&self.places[one], &self.places[other])
-    }
-
     /// Time passes in which no instruction is known to have been executed.
     fn nobodys(&mut self, name: &str, now: Time) {
         let keys = self.naming.nobodys(name);
-        let place = self.place(None, false, keys, vec![]);
+        let place = self.place(keys, vec![]);
         self.enter(place, now);
     }
 }
@@ -260,21 +229,17 @@ impl Visitor for CallerSums<'_> {
         self.add_up_to(now);
         self.here = None;
         match what {
-            Happening::Enter { to, .. } => {
+            Happening::Enter { to, .. } | Happening::Again { to, .. } => {
                 if std::mem::take(&mut self.lost) {
                     self.leave_all_but(0, now);
                 }
-                self.depth += 1;
                 // Its first instruction may be interrupted before it is executed.
                 let place = self.place_of(to);
                 self.enter(place, now);
                 self.here = Some(place);
             }
-            Happening::Leave => {
-                self.depth = self.depth.saturating_sub(1);
-                let left = self.stack.partition_point(|function| function.depth <= self.depth);
-                self.leave_all_but(left, now);
-            }
+            Happening::Leave => self.leave_all_but(self.stack.len().saturating_sub(1), now),
+            Happening::Back => self.jump_back(now),
             Happening::Off => self.nobodys(NOT_TRACED, now),
             Happening::On => self.leave_all_but(self.stack.len().saturating_sub(1), now),
             Happening::Loss(_) if !self.lost => {
@@ -288,21 +253,18 @@ impl Visitor for CallerSums<'_> {
     #[inline]
     fn comes_to(&mut self, ip: u64) -> bool {
         let place = self.place_of(ip);
-        !self.here.is_some_and(|here| self.are_alike(here, place))
+        self.here != Some(place)
     }
 
     fn tells_apart(&mut self, before: u64, ip: u64) -> bool {
-        let (before, place) = (self.place_of(before), self.place_of(ip));
-        !self.are_alike(before, place)
+        self.place_of(before) != self.place_of(ip)
     }
 
     fn at(&mut self, now: Time, ip: u64) {
         self.add_up_to(now);
         let place = self.place_of(ip);
         self.here = Some(place);
-        let function = |place: usize| self.places[place].function;
         match self.stack.last() {
-            Some(before) if function(before.place) != function(place) => self.jump(place, now),
             Some(_) => self.go_on(place, now),
             None => self.enter(place, now),
         }

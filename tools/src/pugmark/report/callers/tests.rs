@@ -9,6 +9,8 @@ use crate::pugmark::{
 enum CallPiece {
     Call(u64),
     Return,
+    /// A jump back to the function that has jumped.
+    Back,
     /// At this address, and this many ticks long.
     Insn(u64, u64),
     Off,
@@ -17,7 +19,7 @@ enum CallPiece {
     /// This many ticks pass.
     Wait(u64),
 }
-use CallPiece::{Call, Insn, Loss, Off, On, Return, Wait};
+use CallPiece::{Back, Call, Insn, Loss, Off, On, Return, Wait};
 
 /// Functions at 1000, 2000, and so on.
 const FUNCTIONS: [(&str, u64, u64); 4] =
@@ -34,6 +36,7 @@ fn took(pieces: &[CallPiece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])
         match *piece {
             Call(to) => sums.happens(now, Happening::Enter { from: None, to }),
             Return => sums.happens(now, Happening::Leave),
+            Back => sums.happens(now, Happening::Back),
             Insn(ip, ticks) => {
                 if sums.comes_to(ip) {
                     sums.at(now, ip);
@@ -114,12 +117,8 @@ fn what_calls_itself_is_counted_once() {
 }
 
 #[test]
-fn a_jump_to_another_function_is_a_call_of_it_and_one_return_leaves_both() {
-    let tail = [Call(0x2000), Insn(0x2000, 10), Insn(0x3000, 100), Insn(0x3002, 100), Return];
-    let pieces = after_begin(&[&tail[..], &[Insn(0x1008, 1)]].concat());
-    assert_took(&pieces, &[("a", [2, 212, 2, 5]), ("b", [10, 210, 1, 3]), ("c", [200, 200, 2, 2])]);
-    // They jump to one another again and again: each is on the stack once, and all are left at once.
-    let rounds = [Insn(0x2000, 10), Insn(0x3000, 100)].repeat(1000);
+fn functions_that_jump_to_one_another_are_on_the_stack_until_one_return_leaves_both() {
+    let rounds = [Insn(0x2000, 10), Call(0x3000), Insn(0x3000, 100), Back].repeat(1000);
     let pieces = after_begin(&[&[Call(0x2000)], &rounds[..], &[Return, Insn(0x1008, 1)]].concat());
     let both = [
         ("a", [2, 110_002, 2, 2002]),
@@ -134,60 +133,27 @@ fn stacks_stay_small_where_functions_jump_to_one_another() {
     let symbols = TracedSymbols::known(&FUNCTIONS, &[]);
     let wanted = WantedRows { by: &[Key::Function], ..WantedRows::default() };
     let mut sums = CallerSums::new(TraceRows { wanted, symbols: &symbols, thread: "" });
-    sums.happens(Time::default(), Happening::Enter { from: None, to: 0x1000 });
+    let enter = |to| Happening::Enter { from: None, to };
+    sums.happens(Time::default(), enter(0x1000));
     for round in 0..100 {
-        sums.at(Time::default(), [0x1000, 0x2000, 0x3000][round % 3]);
-        assert!(sums.stack.len() <= 3, "{round}");
+        for what in
+            [enter(0x2000), enter(0x3000), Happening::Back, enter(0x4000), Happening::Back, Happening::Back]
+        {
+            sums.happens(Time::default(), what);
+        }
+        assert!(sums.stack.len() == 1 && sums.stack[0].kept.len() == 3, "{round}");
     }
 }
 
 #[test]
-fn a_jump_into_a_function_that_is_on_the_stack_goes_back_to_it() {
-    // The compiler has put a part of `b` into `c`.
-    let part = [Call(0x2000), Insn(0x2000, 10), Insn(0x3000, 100), Insn(0x2008, 10), Return, Insn(0x1008, 1)];
+fn code_that_the_compiler_has_put_elsewhere_is_left_where_it_jumps_back() {
+    // A part of `b` is in `c`.
+    let part =
+        [Call(0x2000), Insn(0x2000, 10), Call(0x3000), Insn(0x3000, 100), Return, Insn(0x2008, 10), Return];
     assert_took(
-        &after_begin(&part),
+        &after_begin(&[&part[..], &[Insn(0x1008, 1)]].concat()),
         &[("a", [2, 122, 2, 5]), ("b", [20, 120, 2, 3]), ("c", [100, 100, 1, 1])],
     );
-    // As longjmp does it, from `c` to `a`, which goes on and calls `d`.
-    let jump = [
-        Call(0x2000),
-        Insn(0x2000, 10),
-        Call(0x3000),
-        Insn(0x3000, 100),
-        Insn(0x1008, 1),
-        Call(0x4000),
-        Insn(0x4000, 1000),
-        Return,
-        Insn(0x1010, 1),
-    ];
-    let expected =
-        [("a", [3, 1113, 3, 6]), ("b", [10, 110, 1, 2]), ("c", [100, 100, 1, 1]), ("d", [1000, 1000, 1, 1])];
-    assert_took(&after_begin(&jump), &expected);
-    // The same where `a` is left later: the walk says then that the others are left.
-    let later = [&jump[..], &[Return, Return, Return, Call(0x4000), Insn(0x4000, 1000)]].concat();
-    let expected =
-        [("a", [3, 1113, 3, 6]), ("b", [10, 110, 1, 2]), ("c", [100, 100, 1, 1]), ("d", [2000, 2000, 2, 2])];
-    assert_took(&after_begin(&later), &expected);
-    // Code without a name calls `a`, which jumps to other code without a name, such as an entry of a linkage table: it
-    // need not be the same. Again and again it is.
-    let unnamed = [
-        Call(0x8000),
-        Insn(0x8000, 1),
-        Call(0x1000),
-        Insn(0x1000, 10),
-        Insn(0x9000, 100),
-        Insn(0x1000, 10),
-        Insn(0x9000, 100),
-        Insn(0x2000, 1000),
-        Return,
-        Insn(0x8001, 1),
-    ];
-    let expected = [("[unknown]", [202, 1222, 4, 7]), ("a", [20, 1220, 2, 5]), ("b", [1000, 1000, 1, 1])];
-    assert_took(&unnamed, &expected);
-    // Into a function that is not on the stack it is as a call.
-    let into = [Insn(0x2008, 10), Insn(0x1008, 1)];
-    assert_took(&after_begin(&into), &[("a", [2, 12, 2, 3]), ("b", [10, 10, 1, 1])]);
 }
 
 #[test]

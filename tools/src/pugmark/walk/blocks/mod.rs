@@ -4,61 +4,71 @@
 //! return. Afterwards only that happens, and the instructions are counted. They are looked at one by one only where
 //! something else came between, or where the visitor tells some of them apart.
 
-use super::{State, TraceClock, TraceTimes, Unit, Visitor};
+use super::{
+    State, TraceClock, TraceTimes, Unit, Visitor,
+    steps::{StepBefore, StepWay, WalkStep},
+};
 use crate::pugmark::{
-    known_blocks::{BlockNotes, KnownBlocks, NO_BLOCK},
+    known_blocks::{BlockChain, BlockNotes, ExecutedBlocks, KnownBlocks, NO_BLOCK},
     progress::Progress,
 };
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::{Block, Insns},
-    calls::{Calls, Step, StepKind},
     event::Event,
-    flow::{ExecutedInsn, FlowItem},
+    flow::ExecutedInsn,
     graph::ExecutionSink,
+    insn::Insn,
     resume::Lost,
     time::Span,
 };
 use std::cell::RefCell;
 
+/// A state at the end, and what was executed if that is counted.
+pub(super) type Walked<'v, V> = (State<'v, V>, Option<ExecutedBlocks>);
+
 /// Walks through all of a session, with a state for each lane.
 pub(super) fn walk<'v, V: Visitor + ?Sized>(
     session: &Session<'_>,
     clock: TraceClock,
+    counts: bool,
     progress: &mut Progress,
     states: Vec<State<'v, V>>,
-) -> Vec<State<'v, V>> {
+) -> Vec<Walked<'v, V>> {
     match clock.unit {
-        Unit::Instructions => walk_timed::<V, false>(session, clock, progress, states),
-        _ => walk_timed::<V, true>(session, clock, progress, states),
+        Unit::Instructions => walk_timed::<V, false>(session, clock, counts, progress, states),
+        _ => walk_timed::<V, true>(session, clock, counts, progress, states),
     }
 }
 
 fn walk_timed<'v, V: Visitor + ?Sized, const TIMED: bool>(
     session: &Session<'_>,
     clock: TraceClock,
+    counts: bool,
     progress: &mut Progress,
     states: Vec<State<'v, V>>,
-) -> Vec<State<'v, V>> {
+) -> Vec<Walked<'v, V>> {
     let progress = RefCell::new(progress);
     let walk = |(lane, state)| BlockWalk::<V, TIMED>::new(session, lane, clock, &progress, state);
     let mut walks: Vec<_> = states.into_iter().enumerate().map(walk).collect();
     session.follow(&mut walks);
-    walks.into_iter().map(BlockWalk::into_state).collect()
+    walks.into_iter().map(|walk| walk.end(counts)).collect()
 }
 
 /// What is noted of a block.
 #[derive(Default)]
 pub(super) struct WalkedBlock {
     /// The instructions at which something may happen: the first and the last one, those that lead elsewhere and those
-    /// that they lead to, and those that the visitor tells from the one before.
+    /// that they lead to, the last one of a function and the first one of the next, and those that the visitor tells
+    /// from the one before.
     places: Box<[Place]>,
     /// The steps within the block.
     steps: Box<[InnerStep]>,
     /// Whether the visitor tells instructions within the block apart.
     is_told_apart: bool,
-    /// The address of the last instruction.
+    /// The addresses of the last instruction and after it.
     last_ip: u64,
+    next_ip: u64,
 }
 
 /// An instruction at which something may happen, and how many of its block come before it.
@@ -69,7 +79,7 @@ struct Place {
 
 /// A step from one instruction of a block to another one, and how many of the block come before that.
 struct InnerStep {
-    step: Step,
+    step: WalkStep,
     before: u64,
 }
 
@@ -80,7 +90,7 @@ pub(super) enum Passage {
     #[default]
     Unknown,
     /// This step, or nothing; and in the next block nothing but its own steps.
-    Known(Option<StepKind>),
+    Known(Option<StepWay>),
 }
 
 impl WalkedBlock {
@@ -99,38 +109,39 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
 
     fn block(&mut self, block: &Block, insns: Insns<'_>) -> WalkedBlock {
         let Block { mode, speculative, .. } = *block;
-        let mut insns = insns.zip(0..).peekable();
-        let (mut places, mut steps, mut is_told_apart) = (vec![], vec![], false);
-        let mut calls = Calls::new();
-        let mut last: Option<ExecutedInsn> = None;
-        while let Some(((ip, insn), before)) = insns.next() {
-            let insn = ExecutedInsn { ip, len: insn.len, class: insn.class, mode, speculative };
-            let is_first_or_last = last.is_none() || insns.peek().is_none();
-            let is_apart = last.is_some_and(|last| self.visitor.tells_apart(last.ip, ip));
-            let is_led_to = last.is_some_and(|last| last.class.is_branch());
-            if is_first_or_last || is_apart || is_led_to || insn.class.is_branch() {
-                places.push(Place { insn, before });
-            }
-            let step =
-                calls.step_with(&FlowItem::Insn(insn), |from, to| self.functions.leads_to_another(from, to));
-            steps.extend(step.map(|step| InnerStep { step, before }));
+        let executed = |(ip, insn): (u64, Insn)| ExecutedInsn {
+            ip,
+            len: insn.len,
+            class: insn.class,
+            mode,
+            speculative,
+        };
+        let insns: Vec<_> = insns.map(executed).collect();
+        let (mut is_place, mut steps, mut is_told_apart) = (vec![false; insns.len()], vec![], false);
+        for (number, (insn, next)) in insns.iter().zip(&insns[1.min(insns.len())..]).enumerate() {
+            let is_apart = self.visitor.tells_apart(insn.ip, next.ip);
+            let step = StepBefore::Insn(*insn).step(next.ip, &mut self.stacks.functions);
+            is_place[number] |= step.is_some() || insn.class.is_branch();
+            is_place[number + 1] |= step.is_some() || insn.class.is_branch() || is_apart;
+            steps.extend(step.map(|step| InnerStep { step, before: number as u64 + 1 }));
             is_told_apart |= is_apart;
-            last = Some(insn);
         }
-        let last_ip = last.map_or(0, |last| last.ip);
-        WalkedBlock { places: places.into(), steps: steps.into(), is_told_apart, last_ip }
+        for end in [0, insns.len().saturating_sub(1)] {
+            is_place.get_mut(end).into_iter().for_each(|is_place| *is_place = true);
+        }
+        let places = insns.iter().zip(0..).zip(is_place).filter(|(_, is_place)| *is_place);
+        let places = places.map(|((insn, before), _)| Place { insn: *insn, before }).collect();
+        let (last_ip, next_ip) =
+            insns.last().map_or((0, 0), |last| (last.ip, last.ip.wrapping_add(last.len.into())));
+        WalkedBlock { places, steps: steps.into(), is_told_apart, last_ip, next_ip }
     }
 
     fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> Passage {
         let (Some(from), Some(first)) = (from.last(), to.first()) else { return Passage::Unknown };
-        let mut calls = Calls::new();
-        calls.step(&FlowItem::Insn(*from));
-        let step =
-            calls.step_with(&FlowItem::Insn(*first), |from, to| self.functions.leads_to_another(from, to));
-        match step {
+        match StepBefore::Insn(*from).step(first.ip, &mut self.stacks.functions) {
             _ if to.is_told_apart => Passage::Unknown,
             None if self.visitor.tells_apart(from.ip, first.ip) => Passage::Unknown,
-            step => Passage::Known(step.map(|step| step.kind)),
+            step => Passage::Known(step.map(|step| step.way)),
         }
     }
 }
@@ -142,8 +153,9 @@ struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> {
     times: TraceTimes<'a>,
     /// Where the next block was executed, if that is asked for.
     span: Span,
-    /// The number of the last block.
+    /// The number of the last block, and of the one that leads to the next.
     last: u32,
+    chain: BlockChain,
     /// Whether the state only knows how many instructions were executed, and not that the last one is this block's.
     lags: bool,
     /// Whether something else came after the last block.
@@ -166,18 +178,20 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
             times,
             span: Span::at(0),
             last: NO_BLOCK,
+            chain: BlockChain::default(),
             lags: false,
             disturbed: true,
         }
     }
 
-    fn into_state(mut self) -> State<'v, V> {
+    fn end(mut self, counts: bool) -> Walked<'v, V> {
         self.catch_up();
         self.state.goes_on_decoding();
         // Its last slice may have ended before its trace.
         let at = self.times.at(self.span, self.state.time.insns);
         self.state.set_time(at);
-        self.state
+        let Self { state, known, chain, .. } = self;
+        (state, counts.then(|| known.counted(chain)))
     }
 
     /// Tells the state the last instruction.
@@ -185,9 +199,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
         if std::mem::take(&mut self.lags)
             && let Some(last) = self.known.notes(self.last).last()
         {
-            self.state.calls.forget();
-            self.state.calls.step(&FlowItem::Insn(*last));
-            (self.state.at, self.state.last) = (Some(last.ip), Some(*last));
+            (self.state.at, self.state.before) = (Some(last.ip), StepBefore::Insn(*last));
         }
     }
 }
@@ -202,6 +214,7 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
     fn stops(&mut self, SliceEnd { span: Span { after, before }, offset: end }: SliceEnd) {
         self.catch_up();
         self.disturbed = true;
+        self.chain.stops();
         // What is open now ends with the last instruction.
         let span = Span { after: if before == end { after } else { before }, before: end };
         let at = self.times.at(span, self.state.time.insns);
@@ -221,19 +234,20 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
     #[inline]
     fn block(&mut self, block: &Block) {
         self.state.goes_on_decoding();
-        let (number, passage) = self.known.count(self.last, block, &mut self.state);
+        let (number, passage) = self.known.count(self.chain.before, block, &mut self.state);
         let first = self.state.time.insns;
         let notes = self.known.notes(number);
         if let Passage::Known(step) = passage
             && !self.disturbed
         {
-            if let Some(kind) = step {
-                let from = self.known.notes(self.last).last_ip;
-                self.state.steps_to(block.ip, kind, from, |insns| self.times.at(self.span, insns));
+            if let Some(way) = step {
+                let WalkedBlock { last_ip: from, next_ip: next, .. } = *self.known.notes(self.last);
+                let step = WalkStep { way, from, next, to: block.ip };
+                self.state.steps(step, |insns| self.times.at(self.span, insns));
             }
             for InnerStep { step, before } in &notes.steps {
                 self.state.time.insns = first + before;
-                self.state.steps_to(step.to, step.kind, step.from, |insns| self.times.at(self.span, insns));
+                self.state.steps(*step, |insns| self.times.at(self.span, insns));
             }
             self.lags = true;
         } else {
@@ -244,13 +258,14 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
                 self.state.comes_to(insn, |insns| self.times.at(self.span, insns));
             }
         }
-        self.last = number;
+        (self.last, self.chain.before) = (number, number);
         self.state.time.insns = first + u64::from(block.insns);
     }
 
     fn event(&mut self, event: &Event) {
         self.catch_up();
         self.disturbed = true;
+        self.chain.event(event);
         self.state.goes_on_decoding();
         self.state.passes(event, |insns| self.times.at(Span::at(event.offset), insns));
     }
@@ -258,6 +273,7 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
     fn lost(&mut self, lost: &Lost) {
         self.catch_up();
         self.disturbed = true;
+        self.chain.lost(lost);
         if let Lost::Error(_) = lost {
             self.state.damaged = true;
             self.state.errors += 1;

@@ -1,7 +1,15 @@
-use super::super::{Happening, Time, TraceClock, WalkedFunctions};
+use super::super::{CallStacks, Happening, Time, TraceClock, WalkedFunctions, WalkedLane, walk_lanes};
 use super::*;
-use crate::pugmark::{code::TracedCode, made_traces::made_traces, symbols::TracedSymbols};
-use pugmark_decoder_core::{config::Config, flow::InsnDecoder, image::Image, time::Timeline};
+use crate::pugmark::{
+    code::TracedCode, coverage::Executed, made_traces::made_traces, symbols::TracedSymbols,
+};
+use pugmark_decoder_core::{
+    config::Config,
+    flow::{FlowItem, InsnDecoder},
+    image::Image,
+    time::Timeline,
+};
+use std::collections::BTreeMap;
 
 /// What happens, and what is said of the instructions that are watched.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,17 +94,17 @@ fn told(
     [true, false].map(|by_blocks| {
         let mut notes = Notes { bits, ..Notes::default() };
         let functions = names.map(WalkedFunctions::named).unwrap_or_default();
-        let mut state = State { functions, ..State::new(&mut notes) };
+        let mut state = State::new(CallStacks::new(functions), &mut notes);
         let (config, mut progress) = (Config::default(), Progress::hidden());
         if by_blocks {
             let session = Session::alone(trace, image, config);
-            state = walk(&session, clock, &mut progress, vec![state]).remove(0);
+            (state, _) = walk(&session, clock, false, &mut progress, vec![state]).remove(0);
         } else {
             walk_by_insns(trace, image, config, clock, &mut progress, &mut state);
         }
         let end = Happening::End(state.at);
         state.say(end);
-        state.unwind(0);
+        state.change(|stacks, tell| stacks.end(tell));
         notes.told
     })
 }
@@ -163,4 +171,70 @@ fn a_trace_that_ends_with_a_branch_ends_after_it() {
     let ends =
         |told: &Told| matches!(told, Told::Happens(Time { insns: 1, .. }, Happening::End(Some(0x1000))));
     assert!(by_blocks.iter().any(ends), "{by_blocks:x?}");
+}
+
+/// Notes how many instructions were executed while each function was the innermost one.
+struct InnermostFunctions<'n> {
+    names: &'n TracedSymbols,
+    open: Vec<u64>,
+    before: u64,
+    counts: BTreeMap<Option<String>, u64>,
+}
+
+impl InnermostFunctions<'_> {
+    fn name(&self, ip: u64) -> Option<String> {
+        self.names.function(ip).map(|(name, _)| name.to_owned())
+    }
+}
+
+impl Visitor for InnermostFunctions<'_> {
+    fn happens(&mut self, time: Time, what: Happening) {
+        let passed = time.insns - std::mem::replace(&mut self.before, time.insns);
+        if passed > 0 {
+            let top = *self.open.last().expect("a function is open where instructions are executed");
+            *self.counts.entry(self.name(top)).or_default() += passed;
+        }
+        match what {
+            Happening::Enter { to, .. } | Happening::Again { to, .. } => self.open.push(to),
+            Happening::Leave | Happening::Back => drop(self.open.pop()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn the_innermost_function_is_that_of_the_instruction_and_what_was_executed_is_counted_in_the_same_walk() {
+    let (mut instructions, mut several) = (0, 0);
+    for made in made_traces(10) {
+        let functions = made.program.functions();
+        // Some have no name, and each is cut in two: the code of both falls and jumps from one to the other.
+        let cut = functions.iter().enumerate().filter(|(number, _)| number % 5 > 0).flat_map(
+            |(number, function)| {
+                let (from, to) = (*function.range.start(), *function.range.end() + 1);
+                let middle = from + (to - from) / 2;
+                [(format!("f{number}"), from, middle), (format!("f{number}.cold"), middle, to)]
+            },
+        );
+        let cut: Vec<_> = cut.collect();
+        let named: Vec<_> = cut.iter().map(|(name, from, to)| (&**name, *from, *to)).collect();
+        let names = TracedSymbols::known(&named, &[]);
+        let sections = made.code.sections();
+        let session = Session::alone(&made.trace, Image::new(&sections), Config::default());
+        let mut found =
+            InnermostFunctions { names: &names, open: vec![], before: 0, counts: BTreeMap::new() };
+        let lane = WalkedLane { names: &names, visitor: &mut found };
+        let mut progress = Progress::hidden();
+        let end = walk_lanes(&session, TraceClock::INSTRUCTIONS, true, &mut progress, vec![lane]).remove(0);
+        let executed = Executed::in_lanes(&session, &mut progress).remove(0);
+        assert_eq!(Executed::of(end.counted.unwrap()), executed, "{}", made.what);
+        let mut expected: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        for (ip, count) in &executed.insns {
+            *expected.entry(found.name(*ip)).or_default() += count;
+        }
+        assert_eq!(found.counts, expected, "{}", made.what);
+        instructions += expected.values().sum::<u64>();
+        several += expected.len();
+    }
+    println!("{instructions} instructions of {several} functions");
+    assert!(instructions > 50_000 && several > 500, "{instructions} {several}");
 }

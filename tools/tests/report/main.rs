@@ -3,6 +3,8 @@
 //! same.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod stacks;
+
 use pugmark_harness::scratch::Scratch;
 use serde_json::Value;
 use std::{
@@ -87,12 +89,21 @@ struct Recorded(Scratch);
 
 impl Recorded {
     fn new(program: &str, flags: &[&str], options: &[&str]) -> Self {
-        let recorded = Self(Scratch::new().unwrap());
-        fs::write(recorded.0.file("program.c"), program).unwrap();
-        recorded.run("cc", &[&["-g", "-O2", "-o", "program", "program.c"], flags].concat());
-        let record = ["record", "--engine", "stepping", "-o", "rec"];
-        recorded.text(&[&record[..], options, &["--", "./program"]].concat());
+        let recorded = Self::compiled("cc", "program.c", program, flags);
+        recorded.record(&[&["--engine", "stepping"], options].concat());
         recorded
+    }
+
+    /// A program that was compiled and is not recorded yet.
+    fn compiled(compiler: &str, name: &str, program: &str, flags: &[&str]) -> Self {
+        let recorded = Self(Scratch::new().unwrap());
+        fs::write(recorded.0.file(name), program).unwrap();
+        recorded.run(compiler, &[&["-g", "-O2", "-o", "program", name], flags].concat());
+        recorded
+    }
+
+    fn record(&self, options: &[&str]) {
+        self.text(&[&["record", "-o", "rec"], options, &["--", "./program"]].concat());
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> String {
