@@ -2,20 +2,12 @@
 
 use crate::{args::UsageError, cpu, text};
 use pugmark_decoder_core::{config::Clocks, errata::Cpu};
+use pugmark_recorder::files::{IMAGE, TRACE, TRUTH};
 use serde::Deserialize;
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
 };
-
-/// The file name of the trace in a recording's folder.
-pub const TRACE: &str = "trace.pt";
-/// The file name of the image, which lists the traced code; see [`crate::code::image`].
-pub const IMAGE: &str = "image.json";
-/// The file name of the description; see [`Description`].
-pub const TRUTH: &str = "truth.json";
-/// The file name of the list of a recording's parts.
-pub const INDEX: &str = "recording.json";
 
 /// The contents of `truth.json`. Everything in that file is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +22,8 @@ pub struct Description {
     pub truth: Option<(u64, u64)>,
     /// The trace's length in bytes.
     pub bytes: Option<u64>,
+    /// True if the recorder did not come to the trace's end.
+    pub unfinished: bool,
 }
 
 #[derive(Deserialize)]
@@ -41,6 +35,8 @@ struct File {
     cpuid_15h: Option<Ratio>,
     mtc_freq: Option<u8>,
     nom_freq: Option<u8>,
+    #[serde(default)]
+    unfinished: bool,
 }
 
 #[derive(Deserialize)]
@@ -109,7 +105,8 @@ impl Description {
         let (cpuid_15h_eax, cpuid_15h_ebx) = read.cpuid_15h.map_or((0, 0), |ratio| (ratio.eax, ratio.ebx));
         let (mtc_freq, nom_freq) = (read.mtc_freq.unwrap_or(0), read.nom_freq.unwrap_or(0));
         let clocks = Clocks { mtc_freq, nom_freq, cpuid_15h_eax, cpuid_15h_ebx, ..Clocks::default() };
-        Ok(Self { file, cpu, clocks, truth: read.count.zip(hash), bytes: read.bytes })
+        let unfinished = read.unfinished;
+        Ok(Self { file, cpu, clocks, truth: read.count.zip(hash), bytes: read.bytes, unfinished })
     }
 }
 
@@ -193,6 +190,7 @@ mod tests {
         assert_eq!(parse(whole).unwrap(), expected);
         assert_eq!(parse("{}").unwrap(), Description::default());
         assert_eq!(parse(r#"{"cpu": "none", "count": 5}"#).unwrap(), Description::default());
+        assert!(parse(r#"{"unfinished": true}"#).unwrap().unfinished);
         for (text, error) in [
             ("", "EOF while parsing"),
             ("[]", "invalid length 0"),

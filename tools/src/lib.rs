@@ -34,7 +34,7 @@
 //!             └─▶ pmc, ibs, pebs, mem     counters and samples: no trace, or what lies in it
 //!                                                                                  output: all that is printed
 //!
-//!  a program ─▶ pugmark/record     steps it, or runs it in QEMU; reports it to pugmark-model; writes a folder
+//!  a program ─▶ pugmark/record     the command line of pugmark-recorder, which writes a folder
 //! ```
 //!
 //! Folders import in one direction only: `session` from nothing here, `timeline` from `source`, `source` from

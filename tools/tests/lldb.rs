@@ -7,7 +7,7 @@
 
 use pugmark_harness::images::build_libipt;
 use pugmark_harness::scratch::Scratch;
-use pugmark_tools::pugmark::record::{RecordOptions, record};
+use pugmark_recorder::{RecordOptions, record};
 use serde_json::json;
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use pugmark_decoder_core::hash::AddressHash;
-use pugmark_tools::pugmark::record::emulator_is_installed;
+use pugmark_recorder::emulator_is_installed;
 use serde_json::Value;
 use std::{
     collections::{HashMap, HashSet},
@@ -433,7 +433,7 @@ int main(void) {
 
 #[test]
 fn threads_that_hand_over_without_the_system_keep_their_order_in_time() {
-    if !pugmark_tools::pugmark::record::emulator_is_installed() {
+    if !pugmark_recorder::emulator_is_installed() {
         return println!("skipped: QEMU's user-mode emulator, version 5 to 8, is not installed");
     }
     let options = ["--engine", "emulator", "--tsc", "--mtc", "--cyc"];

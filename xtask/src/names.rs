@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
 /// The folder of each crate's sources. The files of each integration test are a separate crate.
-pub(crate) const CRATES: [&str; 18] = [
+pub(crate) const CRATES: [&str; 19] = [
     "lab/boot/src",
     "capi/src",
     "decoder-core/src",
@@ -19,6 +19,7 @@ pub(crate) const CRATES: [&str; 18] = [
     "lab/builds/src",
     "lab/mutants/src",
     "pfm/src",
+    "recorder/src",
     "lab/harness/src",
     "tools/src",
     "lab/model/src",

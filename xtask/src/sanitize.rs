@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::headline;
 use pugmark_harness::images::{target_folder, workspace};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,7 +22,7 @@ const OPTIONS: &str = "detect_leaks=0:abort_on_error=1";
 /// sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-const PLUGIN: &str = "tools/src/pugmark/record/emulator/plugin.rs";
+const PLUGIN: &str = "recorder/src/linux/emulator/plugin.rs";
 const EMULATOR: &str = "qemu-x86_64";
 
 /// A program with signals and forks. It executes no other program: the emulator for that would lack the sanitizer's
@@ -30,7 +31,12 @@ const PROGRAM: &str =
     "trap : USR1; kill -USR1 $$; (exit 3); n=0; while [ $n -lt 99 ]; do n=$((n + 1)); done & wait";
 
 /// The number of rings: of the process and the two that it forks, and of a thread of each.
-const RINGS: usize = 6;
+const RINGS: u32 = 6;
+
+/// The size of the file of the rings, and where in it is the number of those that were made: as the recorder's
+/// `emulator/wire.rs` has it.
+const RINGS_BYTES: u64 = 4096 + (1 << 17) * (4096 + (4 << 19));
+const MADE_AT: u64 = 4;
 
 /// The part of the sanitizer's functions that only a program may have, and no shared library.
 const OF_PROGRAMS: &str = "asan_preinit.cpp.o";
@@ -79,12 +85,12 @@ fn plugin(toolchain: &str, folder: &Path, name: &str, options: &[&str]) -> Resul
 
 /// Runs a program in the emulator with the plugin. Nobody reads its rings, which have room for the whole run.
 fn run_in_emulator(toolchain: &str, folder: &Path) -> Result<()> {
-    let rings = folder.join("rings");
-    let _ = fs::remove_dir_all(&rings);
-    fs::create_dir_all(&rings)?;
-    let file = plugin(toolchain, &rings, "plugin.so", &["--crate-type", "cdylib", "-Cpanic=abort"])?;
-    fs::write(rings.join("clock"), [0; 8])?;
-    let options = format!("{},folder={},follow=1", file.display(), rings.display());
+    let file = plugin(toolchain, folder, "plugin.so", &["--crate-type", "cdylib", "-Cpanic=abort"])?;
+    let path = folder.join("rings");
+    let _ = fs::remove_file(&path);
+    let rings = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    rings.set_len(RINGS_BYTES)?;
+    let options = format!("{0},plugin={0},rings={1},follow=1", file.display(), path.display());
     let shell = fs::canonicalize("/bin/sh")?;
     let sanitizer = shared_sanitizer(toolchain, folder)?;
     run(Command::new(EMULATOR)
@@ -95,10 +101,11 @@ fn run_in_emulator(toolchain: &str, folder: &Path) -> Result<()> {
         .env("LD_PRELOAD", sanitizer)
         .env("QEMU_UNSET_ENV", "LD_PRELOAD")
         .env("ASAN_OPTIONS", OPTIONS))?;
-    let names = fs::read_dir(&rings)?.map(|file| Ok(file?.file_name().to_string_lossy().into_owned()));
-    let names = names.collect::<Result<Vec<_>>>()?;
-    let made = names.iter().filter(|name| name.starts_with("p-") || name.starts_with("t-")).count();
-    ensure!(made == RINGS, "the plugin has made {made} rings in place of {RINGS}: {names:?}");
+    let mut made = [0; 4];
+    rings.read_exact_at(&mut made, MADE_AT)?;
+    let made = u32::from_le_bytes(made);
+    ensure!(made == RINGS, "the plugin has made {made} rings in place of {RINGS}");
+    fs::remove_file(path)?;
     Ok(())
 }
 

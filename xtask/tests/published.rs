@@ -5,18 +5,19 @@
 mod cargo_home;
 
 use cargo_home::fresh_cargo_home;
-use pugmark_tools::pugmark::record::emulator_is_installed;
+use pugmark_recorder::emulator_is_installed;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The crates, and the folder of each.
-const PUBLISHED: [(&str, &str); 5] = [
+const PUBLISHED: [(&str, &str); 6] = [
     ("pugmark-decoder-core", "decoder-core"),
     ("pugmark-kernel", "kernel"),
     ("pugmark-model", "lab/model"),
     ("pugmark-pfm", "pfm"),
+    ("pugmark-recorder", "recorder"),
     ("pugmark-tools", "tools"),
 ];
 

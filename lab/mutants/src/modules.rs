@@ -7,7 +7,7 @@ use syn::Item;
 use super::sites::is_left_out;
 
 /// Files that a build script also compiles alone, where the support crate is missing.
-const COMPILED_ALONE: [&str; 1] = ["tools/src/pugmark/record/emulator/plugin.rs"];
+const COMPILED_ALONE: [&str; 1] = ["recorder/src/linux/emulator/plugin.rs"];
 
 /// Returns the crate's root and the files of its modules, with their text. Paths are relative to the workspace's root.
 pub(super) fn files(workspace: &Path, root: &Path) -> Result<Vec<(PathBuf, String)>> {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Error, Result};
 use clap::Parser;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use pugmark_tools::pugmark::record::command as record;
+use pugmark_tools::pugmark::record;
 use pugmark_tools::{
     output::{self, ignore_closed_reader, print, tell},
     processors,

@@ -202,7 +202,7 @@ mod tests {
         let clocks = |nom_freq| Clocks { nom_freq, ..Clocks::default() };
         let cpu = Some(Cpu::intel(6, 94, 3));
         let description =
-            Description { file: "truth.json".into(), cpu, clocks: clocks(7), truth: None, bytes: None };
+            Description { file: "truth.json".into(), cpu, clocks: clocks(7), ..Description::default() };
         let recording = RecordingFiles { image: "image.json".into(), description: Some(description) };
         let bare = RecordingFiles { description: None, ..recording.clone() };
         let other = Some(Cpu::intel(6, 78, 0));

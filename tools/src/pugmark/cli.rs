@@ -1,7 +1,7 @@
 //! The command line of `pugmark`: its subcommands, and what is made of their descriptions.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use super::record::command as record;
+use super::record;
 use super::{
     bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script,
     timeline,

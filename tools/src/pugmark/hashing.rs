@@ -5,12 +5,10 @@ use pugmark_decoder_core::{
     hash::{AddressHash, Run},
     mode::ExecMode,
 };
+use pugmark_recorder::OFTEN;
 
 /// 2 to this power is the number of blocks that can be remembered: more than the hot code of a large program has.
 const BLOCKS: u32 = 14;
-
-/// A block must come this often before [`Run::new`] is worth its work, which is that of hashing it some fifty times.
-pub(super) const OFTEN: u16 = 64;
 
 /// Hashes the addresses of the blocks' instructions. A block that comes often is hashed as one run.
 ///

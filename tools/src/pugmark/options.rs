@@ -6,9 +6,10 @@ use super::{
     input,
     processor::Processor,
     progress::Progress,
-    recording::Traced,
+    recording::{Traced, UNFINISHED},
 };
 use crate::number;
+use crate::output::tell;
 use crate::source::perf_data::PerfData;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -67,7 +68,13 @@ impl Input {
         }
         match self.trace.is_dir() {
             true => Traced::in_folder(&self.trace),
-            false => Ok(vec![Traced::file(&self.trace)]),
+            false => {
+                let traced = Traced::file(&self.trace);
+                if traced.description.as_ref().is_some_and(|description| description.unfinished) {
+                    tell(format_args!("pugmark: warning: {}: {UNFINISHED}", self.trace.display()));
+                }
+                Ok(vec![traced])
+            }
         }
     }
 

@@ -2,13 +2,14 @@
 
 use crate::code::elf::{self, Segment};
 use crate::code::image::ImageSection;
-use crate::description::{Description, IMAGE, INDEX, TRACE};
+use crate::description::Description;
 use crate::output::tell;
 use crate::perf_clock::PerfClock;
 use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
 use crate::timeline::{CodePart, ProcessTimeline, SpaceId};
 use anyhow::{Context, Result, ensure};
 use object::ReadCache;
+use pugmark_recorder::files::{IMAGE, INDEX, TRACE, TRUTH};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
@@ -102,7 +103,31 @@ pub struct IndexedPart {
 #[derive(Deserialize)]
 struct Index {
     parts: Vec<IndexedPart>,
+    #[serde(default)]
+    unfinished: bool,
 }
+
+/// The thread of a part in the part's description, which an index that is not finished lacks.
+#[derive(Default, Deserialize)]
+struct PartThread {
+    task: Option<u32>,
+    pid: Option<i32>,
+    tid: Option<i32>,
+    comm: Option<String>,
+    program: Option<String>,
+}
+
+impl PartThread {
+    fn read(folder: &Path, dir: String) -> IndexedPart {
+        // Without one only the folder's name is known.
+        let text = fs::read(folder.join(&dir).join(TRUTH)).unwrap_or_default();
+        let Self { task, pid, tid, comm, program: exe } = serde_json::from_slice(&text).unwrap_or_default();
+        IndexedPart { dir, task, pid, tid, comm, exe }
+    }
+}
+
+/// The warning about a trace that the recorder did not end.
+pub const UNFINISHED: &str = "the recording was not finished: what was recorded until then is shown";
 
 impl Traced {
     /// Returns the trace in a file, with the image and description beside it if it belongs to a recording.
@@ -232,7 +257,22 @@ fn parts(folder: &Path) -> Result<Vec<IndexedPart>> {
     let file = folder.join(INDEX);
     let what = || format!("the recording's index {}", file.display());
     match fs::read(&file) {
-        Ok(text) => Ok(serde_json::from_slice::<Index>(&text).with_context(what)?.parts),
+        Ok(text) => {
+            let index: Index = serde_json::from_slice(&text).with_context(what)?;
+            if !index.unfinished {
+                return Ok(index.parts);
+            }
+            let mut dirs = vec![];
+            collect(folder, "", &mut dirs);
+            dirs.retain(|dir| fs::metadata(folder.join(dir).join(TRACE)).is_ok_and(|trace| trace.len() > 0));
+            ensure!(
+                !dirs.is_empty(),
+                "{}: the recording was not finished, nor any of it written",
+                folder.display()
+            );
+            tell(format_args!("pugmark: warning: {}: {UNFINISHED}", folder.display()));
+            Ok(dirs.into_iter().map(|dir| PartThread::read(folder, dir)).collect())
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut dirs = vec![];
             collect(folder, "", &mut dirs);

@@ -4,7 +4,7 @@ use crate::{
     programs::{Scratch, compile, symbol},
     recorded::{addresses, check},
 };
-use pugmark_tools::pugmark::record::{Cause, Ending, Engine, RecordOptions, Recording, record};
+use pugmark_recorder::{Cause, Ending, Engine, RecordOptions, Recording, record};
 use serde_json::Value;
 use std::{
     fs,

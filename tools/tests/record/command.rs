@@ -4,7 +4,7 @@ use crate::{
     for_each_engine,
     programs::{self, Scratch, compile_bare},
 };
-use pugmark_tools::pugmark::record::{Engine, emulator_is_installed};
+use pugmark_recorder::{Engine, emulator_is_installed};
 use serde_json::Value;
 use std::{
     fs,
@@ -17,18 +17,9 @@ use std::{
 
 fn record(scratch: &Scratch, engine: Engine, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
-    command.arg("record").arg("--out").arg(scratch.path("out")).args(["--engine", name(engine)]);
+    command.arg("record").arg("--out").arg(scratch.path("out")).args(["--engine", engine.name()]);
     command.args(arguments).stdin(Stdio::null());
     command
-}
-
-/// The name of an engine on the command line.
-fn name(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Auto => "auto",
-        Engine::Stepping => "stepping",
-        Engine::Emulator => "emulator",
-    }
 }
 
 /// Reads a JSON file of the recording.

@@ -6,7 +6,7 @@ use pugmark_decoder_core::{
     image::{AddressSpace, Image, Section},
 };
 use pugmark_harness::libipt;
-use pugmark_tools::pugmark::record::Part;
+use pugmark_recorder::Part;
 use serde_json::Value;
 use std::fs;
 

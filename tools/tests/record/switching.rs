@@ -6,7 +6,7 @@ use crate::{
     recorded::{addresses, check},
     tasks,
 };
-use pugmark_tools::pugmark::record::{
+use pugmark_recorder::{
     Cause, Ending, Engine, Missing, RecordError, RecordOptions, emulator_is_installed, record,
 };
 use std::{fs, process::Command};

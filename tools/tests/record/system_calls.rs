@@ -4,7 +4,7 @@ use super::{
     check_all, for_each_engine, options,
     programs::{Scratch, compile},
 };
-use pugmark_tools::pugmark::record::{Ending, RecordOptions, record};
+use pugmark_recorder::{Ending, RecordOptions, record};
 
 const WRONG_ADDRESSES: &str = r#"
 #include <errno.h>

@@ -5,7 +5,7 @@ use crate::{
     programs::{compile_bare, symbol},
     recorded::check,
 };
-use pugmark_tools::pugmark::record::{Ending, RecordOptions, record};
+use pugmark_recorder::{Ending, RecordOptions, record};
 use std::process::Command;
 
 /// Waits at `waits` for a child that executes some 40 000 instructions.
@@ -21,8 +21,8 @@ __asm__(".globl _start, waits, waited\n"
         "mov $231, %eax\n xor %edi, %edi\n syscall\n");
 "#;
 
-/// How often the program is recorded, at most. Where the child is done before its parent begins to wait, there is no
-/// wait.
+/// The largest number of recordings of the program. Where the child is done before its parent begins to wait, there is
+/// no wait.
 const ATTEMPTS: usize = 10;
 
 #[test]

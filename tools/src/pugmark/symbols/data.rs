@@ -1,7 +1,8 @@
 //! The variables of the object files that a process has mapped.
 
-use super::{mapping_moved, readable};
+use super::mapping_moved;
 use object::{Object, ObjectSymbol, SymbolKind};
+use pugmark_recorder::names::readable;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

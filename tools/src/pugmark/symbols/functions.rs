@@ -5,6 +5,7 @@
 use object::{
     Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SectionFlags, SymbolKind, elf,
 };
+use pugmark_recorder::names::readable;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -115,7 +116,7 @@ fn parts(names: HashMap<u64, Named>) -> Vec<FunctionPart> {
                 found.push(FunctionPart {
                     addresses,
                     begin: *begin,
-                    name: super::readable(&named.name).into_owned(),
+                    name: readable(&named.name).into_owned(),
                 });
             }
             if named.end > limit {
@@ -171,8 +172,7 @@ fn linkage(file: &object::File<'_>, names: &mut HashMap<u64, Named>) {
                 _ => None,
             };
             if let (Some(name), Entry::Vacant(new)) = (name, names.entry(address)) {
-                let (end, name) =
-                    (address + entry.len() as u64, super::readable(&name).into_owned() + "@plt");
+                let (end, name) = (address + entry.len() as u64, readable(&name).into_owned() + "@plt");
                 let quality = (true, false, false, Reverse(0), 0);
                 new.insert(Named { quality, name, end, has_size: true });
             }

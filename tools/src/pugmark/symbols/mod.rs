@@ -16,8 +16,8 @@ use kernel::KernelSymbol;
 use lines::DEBUG_FILES;
 pub(super) use lines::{SourceLine, SourceLines, SourcePlace};
 use object::{Object, ObjectSegment, SegmentFlags, elf::PF_X};
+use pugmark_recorder::names::readable;
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     ops::Range,
@@ -260,15 +260,6 @@ fn mapping_moved(file: &object::File<'_>, offset: u64, address: u64) -> Option<u
     })?;
     let own = segment.address().wrapping_add(offset).wrapping_sub(segment.file_range().0);
     Some(address.wrapping_sub(own))
-}
-
-/// A name without Rust's mangling and without its hash; others as they are.
-pub(super) fn readable(name: &str) -> Cow<'_, str> {
-    // Most names are not Rust's, and it takes time to find that out.
-    if !name.trim_start_matches('_').starts_with(['Z', 'R']) {
-        return name.into();
-    }
-    rustc_demangle::try_demangle(name).map_or_else(|_| name.into(), |name| format!("{name:#}").into())
 }
 
 /// The file with the symbols of the object file that has this build ID, relative to the root.

@@ -3,6 +3,7 @@
 use addr2line::{Context, Frame, Location};
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 use object::{CompressionFormat, Object, ObjectSection};
+use pugmark_recorder::names::readable;
 use std::{
     cell::{OnceCell, RefCell},
     collections::HashMap,
@@ -116,7 +117,7 @@ impl SourcePlace {
         let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
         let place = frame.location.as_ref().and_then(|at| at.file.zip(at.line));
         Self {
-            function: name.map(|name| super::readable(&name).into_owned()),
+            function: name.map(|name| readable(&name).into_owned()),
             line: place.map(|(file, line)| SourceLine { file: file.into(), line }),
         }
     }

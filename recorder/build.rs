@@ -1,0 +1,51 @@
+//! Builds the plugin for QEMU's user-mode emulator that `pugmark record` carries along: a shared object of one file and
+//! the standard library.
+
+use std::{env, path::PathBuf, process::Command};
+
+const FOLDER: &str = "src/linux/emulator";
+const FILES: [&str; 9] = [
+    "plugin.rs",
+    "api.rs",
+    "exec.rs",
+    "fork.rs",
+    "mapped.rs",
+    "meeting.rs",
+    "program_memory.rs",
+    "starter.rs",
+    "wire.rs",
+];
+
+fn main() {
+    for file in FILES {
+        println!("cargo:rerun-if-changed={FOLDER}/{file}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+    let variable = |name| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    // Elsewhere nothing can be recorded.
+    if (variable("CARGO_CFG_TARGET_OS"), variable("CARGO_CFG_TARGET_ARCH"))
+        != ("linux".into(), "x86_64".into())
+    {
+        return;
+    }
+    let out = PathBuf::from(variable("OUT_DIR")).join("plugin.so");
+    let status = Command::new(variable("RUSTC"))
+        .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "pugmark_plugin"])
+        .args([
+            "-C",
+            "opt-level=3",
+            "-C",
+            "panic=abort",
+            "-C",
+            "strip=symbols",
+            "--target",
+            &variable("TARGET"),
+        ])
+        .arg("-o")
+        .args([&out, &PathBuf::from(FOLDER).join("plugin.rs")])
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        other => panic!("the plugin for the emulator was not built: {other:?}"),
+    }
+}

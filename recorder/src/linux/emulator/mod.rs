@@ -1,0 +1,492 @@
+//! Records a program that QEMU's user-mode emulator executes, some thousand times as fast as by stepping.
+//!
+//! ```text
+//!   pugmark record                          qemu-x86_64, one for each process of the program
+//!     mod      starts it, finds rings   ◀──   plugin   writes what each thread executes into rings (wire)
+//!     process  code, blocks, handlers
+//!     thread   blocks → instructions, system calls, signals → the model of the hardware
+//! ```
+//!
+//! Nearly all that a program does is in blocks that end by a near branch and have been executed before: `thread`
+//! follows those without a look at their instructions (`near_branches`). The truth is hashed on a thread of its own
+//! (`hash_thread`).
+//!
+//! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
+//! machine's: a library that chooses its functions by CPUID may choose others.
+
+mod hash_thread;
+mod near_branches;
+#[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
+mod plugin;
+mod process;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use super::{
+    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
+    part::WRITE_EVERY,
+    signals::Signals,
+    switch::{Switch, Triggers},
+};
+use hash_thread::HashThread;
+use plugin::{Origin, wire::Ring};
+use process::Process;
+use shared::Shared;
+use std::{
+    cell::Cell,
+    collections::HashSet,
+    ffi::{CString, OsString, c_int},
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt,
+        process::{CommandExt, ExitStatusExt},
+    },
+    path::PathBuf,
+    process::{Child, Command},
+    rc::Rc,
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant, SystemTime},
+};
+use thread::Thread;
+
+/// The emulator, found in PATH.
+pub(super) const EMULATOR: &str = "qemu-x86_64";
+
+/// A program while the emulator executes it.
+struct Emulation<'a> {
+    options: &'a RecordOptions,
+    shared: Shared,
+    child: Child,
+    ending: Option<Ending>,
+    /// The number of rings that are known of, and those of them that were not filled in yet.
+    begun: u32,
+    unread: Vec<u32>,
+    processes: Vec<Process>,
+    threads: Vec<Thread<'a>>,
+    threads_started: u32,
+    hash_thread: HashThread,
+    /// The number of instructions that are still to be traced.
+    budget: Rc<Cell<u64>>,
+    tracing_ended: Option<Cause>,
+    triggers: Rc<Triggers>,
+    signals: Option<Signals>,
+    started_at: SystemTime,
+    /// The time of the last writing.
+    written_at: Instant,
+    /// Since when all known processes and threads have ended.
+    over_since: Option<Instant>,
+}
+
+/// Returns the file that a program's name stands for, as the shell finds it.
+fn find_program(name: &OsString) -> io::Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Returns true if the emulator is installed in a version that loads the plugin.
+///
+/// Versions before 5 have another interface under the same number, versions from 9 on refuse this number.
+pub(super) fn is_installed() -> bool {
+    let Ok(output) = Command::new(EMULATOR).arg("--version").output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    version.is_some_and(|version| (5..9).contains(&version))
+}
+
+fn waits_for_signal(options: &RecordOptions) -> bool {
+    [&options.start, &options.stop].into_iter().any(|trigger| matches!(trigger, Some(Trigger::Signal(_))))
+}
+
+/// Returns true if the emulator is installed and can execute the program as the options ask for.
+pub(super) fn can_execute(options: &RecordOptions) -> bool {
+    options.pid.is_none()
+        && !waits_for_signal(options)
+        && is_installed()
+        && command_line(&Origin { plugin: String::new(), rings: String::new(), follow: true }, options)
+            .is_ok()
+}
+
+/// Returns the command line by which the emulator executes the program.
+fn command_line(origin: &Origin, options: &RecordOptions) -> Result<Vec<CString>, RecordError> {
+    let program = options.program.first().cloned().unwrap_or_default();
+    let start = |error| RecordError::Start { program: program.to_string_lossy().into_owned(), error };
+    let file = find_program(&program).map_err(start)?;
+    if let Err(error) = fs::metadata(&file) {
+        return Err(start(error));
+    }
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|error| start(error.into()));
+    let arguments =
+        options.program.iter().map(|word| text(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    plugin::command(origin, &text(file.as_os_str().as_bytes())?, &arguments).ok_or_else(|| {
+        let error = "not an executable 64-bit program for Linux on x86-64";
+        start(io::Error::new(io::ErrorKind::PermissionDenied, error))
+    })
+}
+
+/// Runs the program in the emulator and records it.
+pub(super) fn record(
+    options: &RecordOptions,
+    progress: &mut dyn FnMut(RecordProgress),
+) -> Result<Recording, RecordError> {
+    if options.pid.is_some() {
+        return Err(RecordError::Emulator("it starts programs, and cannot take over one that runs"));
+    }
+    if waits_for_signal(options) {
+        return Err(RecordError::Emulator("it does not report signals, which --start or --stop asks for"));
+    }
+    let shared = Shared::new().map_err(RecordError::Prepare)?;
+    let line = command_line(&shared.origin(options.follow), options)?;
+    folder::prepare(&options.out)?;
+    index::begin(options, SystemTime::now())?;
+    let mut command = Command::new(EMULATOR);
+    command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
+    let aslr = options.aslr;
+    let before_exec = move || {
+        // SAFETY: it takes a number and only changes this process.
+        if !aslr && unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as _) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it only makes a system call, which is allowed there.
+    unsafe { command.pre_exec(before_exec) };
+    let child = command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })?;
+    let signals = options.signals.then(|| Signals::new(true)).transpose().map_err(RecordError::Prepare)?;
+    Emulation::new(options, shared, child, signals).run(progress)
+}
+
+/// The number of instructions between two reports of progress.
+const PROGRESS_EVERY: u64 = 4096;
+const PAUSE: Duration = Duration::from_micros(100);
+/// The time between two looks for new rings while there is something to read.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// The longest time that a forked process may take until it has rings. One that is killed before never has any.
+const LONGEST_FORK: Duration = Duration::from_secs(5);
+
+impl<'a> Emulation<'a> {
+    fn new(options: &'a RecordOptions, shared: Shared, child: Child, signals: Option<Signals>) -> Self {
+        Self {
+            options,
+            shared,
+            child,
+            ending: None,
+            begun: 0,
+            unread: vec![],
+            processes: vec![],
+            threads: vec![],
+            threads_started: 0,
+            hash_thread: HashThread::new(),
+            budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
+            tracing_ended: None,
+            triggers: Triggers::new(options),
+            signals,
+            started_at: SystemTime::now(),
+            written_at: Instant::now(),
+            over_since: None,
+        }
+    }
+
+    fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
+        let mut shown = 0;
+        let (mut any, mut looked) = (false, Instant::now());
+        loop {
+            if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
+                self.handle_signal(signal)?;
+            }
+            // New rings are seldom.
+            let looks = !any || looked.elapsed() > LOOK_EVERY;
+            any = looks && {
+                looked = Instant::now();
+                self.find_rings()?
+            };
+            for process in &mut self.processes {
+                any |= process.read();
+            }
+            any |= self.read_threads()?;
+            if looks && self.written_at.elapsed() > WRITE_EVERY {
+                self.threads.iter_mut().try_for_each(|thread| thread.write(true))?;
+                self.written_at = Instant::now();
+            }
+            if self.limit_reached() {
+                self.end_tracing(if self.triggers.ended() { Cause::Stop } else { Cause::Limit })?;
+            }
+            let steps = self.count();
+            let tasks = self.threads.iter().filter(|thread| !thread.over).count();
+            if tasks > 0 && steps >= shown + PROGRESS_EVERY {
+                shown = steps;
+                let bytes = self.threads.iter().map(Thread::bytes).sum();
+                progress(RecordProgress { steps, bytes, tasks });
+            }
+            if looks && !any {
+                if self.has_ended()? {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        self.finish()
+    }
+
+    fn finish(mut self) -> Result<Recording, RecordError> {
+        if self.processes.is_empty() {
+            let error = io::Error::other("it did not load the plugin; try --engine stepping");
+            return Err(RecordError::Start { program: EMULATOR.into(), error });
+        }
+        let mut parts: Vec<Part> =
+            self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.parts)).collect();
+        parts.sort_by_key(|part| part.task);
+        let cause = self.tracing_ended.unwrap_or(Cause::Over);
+        let ending = self.ending.unwrap_or(Ending::Exit(0));
+        index::write(self.options, self.started_at, (&parts, ending, cause))?;
+        let not_followed =
+            self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
+        let unreported = self.unreported() + self.shared.rings.header().refused.load(Relaxed);
+        let unreached = self.triggers.unreached();
+        Ok(Recording { parts, ending, cause, not_followed, unreported, unreached })
+    }
+
+    fn count(&self) -> u64 {
+        self.threads.iter().map(Thread::count).sum()
+    }
+
+    fn limit_reached(&self) -> bool {
+        self.tracing_ended.is_none() && self.budget.get() == 0
+    }
+
+    /// Opens the rings that are new. Returns whether there were any.
+    fn find_rings(&mut self) -> Result<bool, RecordError> {
+        let rings = &self.shared.rings;
+        self.unread.extend(self.begun..rings.begun());
+        self.begun = rings.begun();
+        let mut found = vec![];
+        self.unread.retain(|number| match Ring::open(rings, *number) {
+            Some(ring) => {
+                found.push((ring, *number));
+                false
+            }
+            None => true,
+        });
+        let any = !found.is_empty();
+        // A process is before its threads, and what was started first comes first.
+        found.sort_by_key(|(ring, _)| ring.header().made.load(Relaxed));
+        for (ring, number) in found {
+            if self.tracing_ended.is_some() {
+                ring.close();
+            }
+            let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
+            if ring.header().tid.load(Relaxed) == 0 {
+                self.add_process(ring);
+            } else if self.process_of(pid, generation).is_some() {
+                self.add_thread(ring)?;
+            } else {
+                // Its process's ring was filled in after it was looked at.
+                self.unread.push(number);
+            }
+        }
+        Ok(any)
+    }
+
+    fn add_process(&mut self, ring: Ring) {
+        let pid = ring.header().pid.load(Relaxed);
+        for process in self.processes.iter_mut().filter(|process| process.pid() == pid) {
+            // The number belongs to the process that executes another program, or to one that has taken the number of
+            // one that has ended.
+            process.over = true;
+        }
+        let parent = Process::parent(&ring).and_then(|(pid, generation)| {
+            self.processes
+                .iter_mut()
+                .find(|process| (process.pid(), process.generation()) == (pid, generation))
+        });
+        let process = match parent {
+            Some(parent) => {
+                parent.children += 1;
+                parent.read();
+                Process::new(ring, Some(parent))
+            }
+            None => Process::new(ring, None),
+        };
+        self.processes.push(process);
+    }
+
+    fn add_thread(&mut self, ring: Ring) -> Result<(), RecordError> {
+        let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
+        let former = |thread: &Thread<'_>| thread.pid() == pid && thread.generation() != generation;
+        // If a thread of the process has executed this program, it has reported that. What it was before that comes
+        // first.
+        for number in 0..self.threads.len() {
+            while former(&self.threads[number]) && self.read_thread(number)? {}
+        }
+        let before = self.threads.iter().rposition(|thread| former(thread) && thread.executes);
+        let number = match before {
+            Some(before) => self.threads[before].number(),
+            None => {
+                self.threads_started += 1;
+                self.threads_started
+            }
+        };
+        let switch = self.switch_of_starter(&ring)?;
+        let truth = self.hash_thread.stream(self.threads.len());
+        let mut thread = Thread::new(self.options, number, ring, (self.budget.clone(), switch), truth);
+        thread.over = self.tracing_ended.is_some();
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Returns the switch that a new thread begins with: as it was in the thread that has started it.
+    fn switch_of_starter(&mut self, ring: &Ring) -> Result<Switch, RecordError> {
+        let header = ring.header();
+        let (tid, start) = (header.starter.load(Relaxed), header.start.load(Relaxed));
+        // Another thread can have the number of a thread that has ended.
+        let is_it = |thread: &Thread<'_>| {
+            let own = thread.ring.header();
+            own.tid.load(Relaxed) == tid && own.made.load(Relaxed) < header.made.load(Relaxed)
+        };
+        let Some(starter) = self.threads.iter().rposition(is_it).filter(|_| !self.triggers.is_empty()) else {
+            return Ok(Switch::new(self.triggers.clone()));
+        };
+        // It has written what leads there before it started this one.
+        while self.threads[starter].switch_at_start(start).is_none() && self.read_thread(starter)? {}
+        let starter = &self.threads[starter];
+        Ok(starter.switch_at_start(start).unwrap_or_else(|| starter.switch()).clone())
+    }
+
+    fn process_of(&self, pid: u32, generation: u32) -> Option<usize> {
+        self.processes.iter().position(|process| (process.pid(), process.generation()) == (pid, generation))
+    }
+
+    fn read_threads(&mut self) -> Result<bool, RecordError> {
+        let mut any = false;
+        for number in 0..self.threads.len() {
+            any |= self.read_thread(number)?;
+        }
+        Ok(any)
+    }
+
+    /// Reads what a thread did. Returns whether there was anything.
+    fn read_thread(&mut self, number: usize) -> Result<bool, RecordError> {
+        let (pid, generation) = (self.threads[number].pid(), self.threads[number].generation());
+        let Some(process) = self.process_of(pid, generation) else { return Ok(false) };
+        if self.threads[number].over {
+            // Whatever comes now was written before the thread knew that nothing more is wanted.
+            return self.threads[number].read(&mut self.processes[process]);
+        }
+        // A thread that goes on with another program: the one before was read to its end when this one was found.
+        if let Some(before) = self.before(number).filter(|_| !self.threads[number].followed) {
+            let (first, second) = self.threads.split_at_mut(number);
+            second[0].follow(&mut first[before]);
+        }
+        let read = self.threads[number].read(&mut self.processes[process])?;
+        let ends = !read && self.processes[process].over;
+        if ends {
+            self.threads[number].finish(&mut self.processes[process], Cause::Over)?;
+        }
+        Ok(read || ends)
+    }
+
+    /// The thread that this one was before it executed its present program.
+    fn before(&self, number: usize) -> Option<usize> {
+        let thread = &self.threads[number];
+        (0..number).rev().find(|before| self.threads[*before].number() == thread.number())
+    }
+
+    /// Looks whether the program and all that it has started have ended.
+    fn has_ended(&mut self) -> Result<bool, RecordError> {
+        if self.ending.is_none()
+            && let Some(status) =
+                self.child.try_wait().map_err(|error| RecordError::Step { ip: None, error })?
+        {
+            self.ending = Some(match (status.code(), status.signal()) {
+                (Some(code), _) => Ending::Exit(code),
+                (None, signal) => Ending::Signal(signal.unwrap_or_default()),
+            });
+        }
+        let main = self.child.id();
+        for process in &mut self.processes {
+            let pid = process.pid();
+            process.over |= if pid == main { self.ending.is_some() } else { !is_alive(pid) };
+        }
+        let over = self.processes.iter().all(|process| process.over)
+            && self.threads.iter().all(|thread| thread.over);
+        if self.ending.is_none() || !over {
+            self.over_since = None;
+            return Ok(false);
+        }
+        let since = *self.over_since.get_or_insert_with(Instant::now);
+        Ok(self.unreported() == 0 || since.elapsed() >= LONGEST_FORK)
+    }
+
+    /// Returns the number of forked processes that have made no rings.
+    fn unreported(&self) -> u32 {
+        self.processes.iter().map(Process::unreported).sum()
+    }
+
+    /// Reads what was written until now, but not what is written meanwhile, which may never end.
+    fn catch_up(&mut self) -> Result<(), RecordError> {
+        self.find_rings()?;
+        for process in &mut self.processes {
+            process.read();
+        }
+        for number in 0..self.threads.len() {
+            let written = self.threads[number].ring.written();
+            while self.threads[number].ring.taken() < written && self.read_thread(number)? {}
+        }
+        Ok(())
+    }
+
+    /// Ends all tracing; the program continues.
+    fn end_tracing(&mut self, cause: Cause) -> Result<(), RecordError> {
+        self.tracing_ended = Some(cause);
+        for number in 0..self.threads.len() {
+            self.threads[number].ring.close();
+            let (pid, generation) = (self.threads[number].pid(), self.threads[number].generation());
+            if let Some(process) = self.process_of(pid, generation) {
+                self.threads[number].finish(&mut self.processes[process], cause)?;
+            }
+        }
+        self.processes.iter().for_each(|process| process.ring.close());
+        Ok(())
+    }
+
+    /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
+    fn handle_signal(&mut self, signal: c_int) -> Result<(), RecordError> {
+        if self.tracing_ended.is_none() {
+            self.catch_up()?;
+            self.end_tracing(Cause::Signal(signal))?;
+        }
+        let living = self.processes.iter().filter(|process| !process.over).map(Process::pid);
+        let main = self.ending.is_none().then(|| self.child.id());
+        let pids: HashSet<u32> = living.chain(main).collect();
+        for pid in pids {
+            // SAFETY: it takes numbers.
+            unsafe { libc::kill(pid.cast_signed(), signal) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Emulation<'_> {
+    /// Kills all processes that are left.
+    fn drop(&mut self) {
+        self.processes.iter().for_each(|process| process.ring.close());
+        if self.ending.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Returns true if a process exists and is no zombie.
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which is in parentheses.
+    !matches!(stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next(), Some('Z' | 'X') | None)
+}

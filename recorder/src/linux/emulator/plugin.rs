@@ -1,0 +1,517 @@
+//! The plugin that QEMU's user-mode emulator loads: it reports to the recorder which blocks of instructions each thread
+//! executes.
+//!
+//! The build script compiles this file into a shared object, which `pugmark` carries along. It is also a module of this
+//! crate, so that it is checked and tested like everything else.
+//!
+//! Source: QEMU's documentation, "QEMU TCG Plugins", and `include/qemu/qemu-plugin.h` of version 7.2 (API version 1).
+//!
+//! # How it knows what was executed
+//! The emulator translates code in blocks, which end at branches at the latest. At each begin of a block the plugin
+//! writes the block's number. A block may be left early, by an exception for example: therefore each instruction counts
+//! where it begins, and a block that did not begin all of its instructions is reported as partial by the next one.
+
+#![allow(unreachable_pub, reason = "in the plugin's own crate it is not")]
+
+#[path = "api.rs"]
+mod api;
+#[path = "exec.rs"]
+mod exec;
+#[path = "fork.rs"]
+mod fork;
+#[path = "mapped.rs"]
+mod mapped;
+#[path = "meeting.rs"]
+mod meeting;
+#[path = "program_memory.rs"]
+mod program_memory;
+#[path = "starter.rs"]
+mod starter;
+#[path = "wire.rs"]
+pub mod wire;
+
+use api::{Api, Opaque, PluginId};
+pub use exec::{Origin, command};
+use meeting::meets_threads;
+use std::{
+    collections::HashMap,
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fs,
+    ptr::null_mut,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+use wire::{Kind, Mapping, Ring, Rings};
+
+/// The number of arguments that the recorder puts between the emulator and the program.
+pub const LEADING_ARGUMENTS: usize = 6;
+
+/// The duration of a visit to the kernel in ticks; the same as in the recorder's model of the hardware.
+const KERNEL_TICKS: u64 = 1000;
+
+const PAGE: u64 = 4096;
+/// The end of user space. The emulator itself does what the page with old system calls above does.
+const USER_END: u64 = 1 << 47;
+
+/// System calls of x86-64.
+mod call {
+    pub(super) const MMAP: i64 = 9;
+    pub(super) const MPROTECT: i64 = 10;
+    pub(super) const RT_SIGACTION: i64 = 13;
+    pub(super) const RT_SIGRETURN: i64 = 15;
+    pub(super) const MREMAP: i64 = 25;
+    pub(super) const SHMAT: i64 = 30;
+    pub(super) const CLONE: i64 = 56;
+    pub(super) const FORK: i64 = 57;
+    pub(super) const VFORK: i64 = 58;
+    pub(super) const EXECVE: i64 = 59;
+    pub(super) const EXIT: i64 = 60;
+    pub(super) const PRCTL: i64 = 157;
+    pub(super) const EXIT_GROUP: i64 = 231;
+    pub(super) const PKEY_MPROTECT: i64 = 329;
+    pub(super) const CLONE3: i64 = 435;
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+    fn gettid() -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut [i64; 2]) -> c_int;
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// The version of the plugin interface that this plugin was made for. The emulator reads it.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the emulator looks for this name")]
+pub static qemu_plugin_version: c_int = 1;
+
+/// The values of the interface's enumerations.
+const NO_REGISTERS: c_int = 0;
+const ADD_U64: c_int = 0;
+
+/// One process of the program.
+struct PluginProcess {
+    origin: Origin,
+    rings: Arc<Rings>,
+    generation: u32,
+    definitions: Ring,
+    blocks: u32,
+    /// The pages of code, as they were reported last.
+    pages: HashMap<u64, Box<[u8]>>,
+    /// The file, what it was called when it was executed, and the arguments, each ended by a zero.
+    program: Vec<u8>,
+    /// The handlers of signals.
+    handlers: HashMap<u32, u64>,
+    /// The program's mappings, as they were reported last.
+    maps: Vec<u8>,
+}
+
+static PROCESS: Mutex<Option<PluginProcess>> = Mutex::new(None);
+/// More than one thread has existed in the process: instructions are counted by thread.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
+static VCPUS_MADE: AtomicU32 = AtomicU32::new(0);
+/// The difference between an address in the emulator and the program's.
+static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+/// The latest time of all threads of all processes, beside the rings.
+static CLOCK: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// The count of the process's instructions while it has one thread, in the ring of definitions.
+static COUNTED: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// Nothing is reported: neither of threads that are not followed, nor without rings.
+static IS_OFF: AtomicBool = AtomicBool::new(false);
+static MAIN_ONLY: AtomicBool = AtomicBool::new(false);
+
+const VCPUS: usize = 1 << 16;
+static THREADS: [AtomicPtr<PluginThread>; VCPUS] = [const { AtomicPtr::new(null_mut()) }; VCPUS];
+
+/// One thread of the program.
+struct PluginThread {
+    ring: Ring,
+    /// True if the count of the process's instructions is this thread's, too.
+    first: bool,
+    /// The number of instructions of the last block.
+    expected: u64,
+    /// Time that did not pass by instructions.
+    waited: u64,
+    /// The arguments of the system call in progress.
+    arguments: [u64; 4],
+    /// The number of threads and processes that it has started, or tried to.
+    starts: u32,
+}
+
+/// A process that has no rings reports nothing more.
+fn lock() -> std::sync::MutexGuard<'static, Option<PluginProcess>> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn monotonic() -> u64 {
+    const CLOCK_MONOTONIC: c_int = 1;
+    let mut time = [0; 2];
+    // SAFETY: fills in two numbers.
+    unsafe { clock_gettime(CLOCK_MONOTONIC, &raw mut time) };
+    time[0] as u64 * 1_000_000_000 + time[1] as u64
+}
+
+impl PluginProcess {
+    fn begin(origin: Origin, rings: Arc<Rings>, program: Vec<u8>) -> Option<Self> {
+        let generation = rings.header().generations.fetch_add(1, Relaxed);
+        let definitions = Self::ring(&rings, generation, Mapping::Apart, None)?;
+        let (pages, handlers, maps) = (HashMap::new(), HashMap::new(), vec![]);
+        Some(Self { origin, rings, generation, definitions, blocks: 0, pages, program, handlers, maps })
+    }
+
+    fn ring(
+        rings: &Arc<Rings>,
+        generation: u32,
+        mapping: Mapping,
+        parent: Option<(u32, u32, u32)>,
+    ) -> Option<Ring> {
+        let ring = Ring::create(rings, mapping, |header| {
+            header.pid.store(std::process::id(), Relaxed);
+            header.generation.store(generation, Relaxed);
+            header.made.store(monotonic(), Relaxed);
+            if let Some((parent, generation, blocks)) = parent {
+                header.parent.store(parent, Relaxed);
+                header.parent_generation.store(generation, Relaxed);
+                header.inherited.store(blocks, Relaxed);
+            }
+        })?;
+        COUNTED.store((&raw const ring.header().counted).cast_mut(), Relaxed);
+        Some(ring)
+    }
+
+    /// Reports the pages of a block that are new or that have changed.
+    fn report_pages(&mut self, address: u64, code: &[u8]) {
+        if code.is_empty() || address >= USER_END {
+            return;
+        }
+        for page in address / PAGE..=(address + code.len() as u64 - 1) / PAGE {
+            let begin = (page * PAGE).max(address);
+            let end = ((page + 1) * PAGE).min(address + code.len() as u64);
+            let own = &code[(begin - address) as usize..(end - address) as usize];
+            let within = (begin % PAGE) as usize;
+            if self.pages.get(&page).is_some_and(|known| known[within..within + own.len()] == *own) {
+                continue;
+            }
+            let mut now = vec![0; PAGE as usize].into_boxed_slice();
+            // The emulator has just read code of this page, so it is mapped, unless another thread unmaps it meanwhile.
+            let _ = program_memory::read(page * PAGE, &mut now);
+            // The translated bytes count, if another thread writes at the same time.
+            now[within..within + own.len()].copy_from_slice(own);
+            self.definitions.write(Kind::Page, &[&(page * PAGE).to_le_bytes(), &now]);
+            self.pages.insert(page, now);
+        }
+    }
+}
+
+impl PluginThread {
+    fn begin(index: c_uint) -> Option<Box<Self>> {
+        let guard = lock();
+        let process = guard.as_ref()?;
+        let (pid, generation) = (std::process::id(), process.generation);
+        // SAFETY: takes and returns numbers.
+        let tid = unsafe { gettid() } as u32;
+        let ring = Ring::create(&process.rings, Mapping::WithOthers, |header| {
+            header.pid.store(pid, Relaxed);
+            header.tid.store(tid, Relaxed);
+            header.generation.store(generation, Relaxed);
+            header.made.store(monotonic(), Relaxed);
+            starter::fill_in(index, header);
+        })?;
+        let first = !HAS_THREADS.load(Relaxed) || index == 0;
+        let mut thread = Self { ring, first, expected: 0, waited: 0, arguments: [0; 4], starts: 0 };
+        let counted = thread.counted();
+        thread.ring.header().counted_before.store(counted, Relaxed);
+        thread.ring.write(Kind::Program, &[&process.program]);
+        drop(guard);
+        thread.report_maps();
+        thread.follow_clock();
+        Some(Box::new(thread))
+    }
+
+    /// Returns the number of instructions that the thread has begun.
+    #[inline]
+    fn counted(&self) -> u64 {
+        let own = self.ring.header().counted_self.load(Relaxed);
+        // SAFETY: points into the ring of definitions, which stays mapped.
+        own + if self.first { unsafe { &*COUNTED.load(Relaxed) }.load(Relaxed) } else { 0 }
+    }
+
+    /// Reports that the last block was left early, if it was.
+    #[inline]
+    fn settle(&mut self) -> u64 {
+        let counted = self.counted();
+        let begun = counted - self.ring.header().counted_before.load(Relaxed);
+        if begun != self.expected {
+            self.ring.write(Kind::Partial, &[&(begun as u32).to_le_bytes()]);
+        }
+        self.ring.header().counted_before.store(counted, Relaxed);
+        self.expected = 0;
+        counted
+    }
+
+    /// Reports the program's mappings; those from before if the system does not tell them, as when the program has
+    /// used all its descriptors.
+    fn report_maps(&mut self) {
+        let known = |maps: Option<Vec<u8>>| {
+            let mut process = lock();
+            let known = &mut process.as_mut()?.maps;
+            if let Some(maps) = maps {
+                *known = maps;
+            }
+            Some(known.clone())
+        };
+        if let Some(maps) = known(mapped::by_program()) {
+            self.ring.write(Kind::Maps, &[&maps]);
+        }
+    }
+
+    /// Lets all threads know the time of this one.
+    fn publish_clock(&self) {
+        // SAFETY: the file stays mapped.
+        unsafe { &*CLOCK.load(Relaxed) }.fetch_max(self.counted() + self.waited, Release);
+    }
+
+    /// Advances the time to that of the thread that is farthest ahead.
+    fn follow_clock(&mut self) {
+        // SAFETY: the file stays mapped.
+        let latest = unsafe { &*CLOCK.load(Relaxed) }.load(Acquire);
+        let own = self.counted() + self.waited;
+        if latest > own {
+            self.waited += latest - own;
+            self.ring.write(Kind::Time, &[&latest.to_le_bytes()]);
+        }
+    }
+}
+
+/// The thread that runs on a virtual processor. The emulator calls back on that thread, so nobody else has it.
+#[inline]
+fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    if IS_OFF.load(Relaxed) || index != 0 && MAIN_ONLY.load(Relaxed) {
+        return;
+    }
+    let mut thread = place.load(Relaxed);
+    if thread.is_null() {
+        let Some(begun) = PluginThread::begin(index) else { return };
+        thread = Box::into_raw(begun);
+        place.store(thread, Relaxed);
+    }
+    // SAFETY: from `Box::into_raw`, and this is the thread that it is of.
+    act(unsafe { &mut *thread });
+}
+
+/// In what a block is registered with: threads can wait for one another in it.
+const MEETS_THREADS: u64 = 1 << 63;
+
+extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
+    let (number, expected) = (block as u64 as u32, (block as u64 & !MEETS_THREADS) >> 32);
+    with_thread(index, |thread| {
+        thread.settle();
+        if block as u64 & MEETS_THREADS != 0 {
+            thread.publish_clock();
+            thread.follow_clock();
+        }
+        thread.expected = expected;
+        thread.ring.write_word(number);
+    });
+}
+
+/// An instruction begins in a process that has had more than one thread.
+extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    let thread = place.load(Relaxed);
+    if !thread.is_null() {
+        // SAFETY: see `with_thread`; the block that the instruction is in has begun.
+        let counted = unsafe { &*thread }.ring.header();
+        counted.counted_self.store(counted.counted_self.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+extern "C" fn translates(_: PluginId, block: Opaque) {
+    let (Some(api), mut process) = (API.get(), lock()) else { return };
+    let Some(process) = process.as_mut().filter(|process| !process.definitions.is_closed()) else { return };
+    if IS_OFF.load(Relaxed) {
+        return;
+    }
+    let count = (api.block_length)(block);
+    let instructions: Vec<Opaque> = (0..count).map(|n| (api.block_instruction)(block, n)).collect();
+    let Some(&first) = instructions.first() else { return };
+    let address = (api.instruction_address)(first);
+    let in_memory = (api.instruction_in_memory)(first) as u64;
+    if in_memory != 0 && address < USER_END {
+        GUEST_BASE.store(in_memory.wrapping_sub(address), Relaxed);
+    }
+    let lengths: Vec<u8> = instructions.iter().map(|insn| (api.instruction_length)(*insn) as u8).collect();
+    let mut code = Vec::new();
+    for (insn, length) in instructions.iter().zip(&lengths) {
+        // SAFETY: the emulator gives out the instruction's bytes, as many as it is long.
+        code.extend(unsafe {
+            std::slice::from_raw_parts((api.instruction_bytes)(*insn), usize::from(*length))
+        });
+    }
+    process.report_pages(address, &code);
+    let number = process.blocks;
+    process.blocks += 1;
+    let (number_bytes, count_bytes) = (number.to_le_bytes(), (count as u32).to_le_bytes());
+    process
+        .definitions
+        .write(Kind::Block, &[&number_bytes, &address.to_le_bytes(), &count_bytes, &lengths, &code]);
+    let by_thread = HAS_THREADS.load(Relaxed);
+    let mut starts = lengths.iter().scan(0, |end, length| {
+        *end += usize::from(*length);
+        Some(*end - usize::from(*length))
+    });
+    let meets = by_thread && starts.any(|start| meets_threads(&code[start..]));
+    let flag = if meets { MEETS_THREADS } else { 0 };
+    let data = (u64::from(number) | (count as u64) << 32 | flag) as *mut c_void;
+    (api.on_block)(block, block_begins, NO_REGISTERS, data);
+    for insn in instructions {
+        if by_thread {
+            (api.on_instruction)(insn, instruction_begins, NO_REGISTERS, null_mut());
+        } else {
+            (api.on_instruction_add)(insn, ADD_U64, COUNTED.load(Relaxed).cast(), 1);
+        }
+    }
+}
+
+/// A virtual processor is made. Before the second one, the emulator forgets all blocks that it has translated.
+extern "C" fn vcpu_begins(_: PluginId, index: c_uint) {
+    starter::begins(index);
+    if VCPUS_MADE.fetch_add(1, Relaxed) > 0 {
+        HAS_THREADS.store(true, Relaxed);
+    }
+}
+
+extern "C" fn vcpu_ends(_: PluginId, index: c_uint) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    let thread = place.swap(null_mut(), Relaxed);
+    if !thread.is_null() {
+        // SAFETY: from `Box::into_raw`, and the thread executes nothing more.
+        drop(unsafe { Box::from_raw(thread) });
+    }
+}
+
+extern "C" fn before_call(
+    _: PluginId,
+    index: c_uint,
+    number: i64,
+    a1: u64,
+    a2: u64,
+    a3: u64,
+    a4: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) {
+    with_thread(index, |thread| {
+        thread.settle();
+        thread.ring.write(Kind::Call, &[]);
+        thread.arguments = [a1, a2, a3, a4];
+        thread.publish_clock();
+        match number {
+            call::RT_SIGACTION if a2 != 0 => {
+                // An action begins with the handler. If it cannot be read, the call fails.
+                let Some(handler) = program_memory::number(a2) else { return };
+                thread.ring.write(Kind::Handler, &[&(a1 as u32).to_le_bytes(), &handler.to_le_bytes()]);
+                if let Some(process) = lock().as_mut() {
+                    process.handlers.insert(a1 as u32, handler);
+                }
+            }
+            call::RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
+            call::EXIT | call::EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),
+            call::EXECVE => exec::follow_exec(thread, a1, a2, a3),
+            call::CLONE | call::CLONE3 | call::FORK | call::VFORK => starter::starts(thread, index),
+            _ => {}
+        }
+    });
+}
+
+extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
+    const PROT_EXEC: u64 = 4;
+    const MAP_FIXED: u64 = 0x10;
+    const PR_SET_NAME: u64 = 15;
+    fork::after_call(result);
+    with_thread(index, |thread| {
+        thread.waited += KERNEL_TICKS;
+        thread.follow_clock();
+        let [a1, a2, a3, a4] = thread.arguments;
+        let maps_code = match number {
+            call::MMAP => a3 & PROT_EXEC != 0 || a4 & MAP_FIXED != 0,
+            call::MPROTECT | call::MREMAP | call::SHMAT | call::PKEY_MPROTECT => true,
+            _ => false,
+        };
+        if maps_code {
+            thread.report_maps();
+        }
+        if number == call::PRCTL && a1 == PR_SET_NAME && result == 0 {
+            // The system cuts a name after 15 bytes; what is after its end may not be mapped.
+            let mut name = [0; 15];
+            let letters = (a2..).zip(&mut name).map_while(|(at, letter)| {
+                program_memory::read(at, std::slice::from_mut(letter)).filter(|()| *letter != 0)
+            });
+            let length = letters.count();
+            thread.ring.write(Kind::Name, &[&name[..length]]);
+        }
+    });
+}
+
+/// Called by the emulator before the program begins.
+///
+/// # Safety
+/// `arguments` are `count` texts, as the emulator gives them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: PluginId,
+    _: *const c_void,
+    count: c_int,
+    arguments: *mut *mut c_char,
+) -> c_int {
+    let (mut plugin, mut file) = (None, None);
+    for n in 0..count as usize {
+        // SAFETY: as the caller says.
+        let argument = unsafe { *arguments.wrapping_add(n) };
+        // SAFETY: as the caller says.
+        let argument = unsafe { CStr::from_ptr(argument) }.to_str().unwrap_or_default();
+        match argument.split_once('=') {
+            Some(("plugin", path)) => plugin = Some(path.to_owned()),
+            Some(("rings", path)) => file = Some(path.to_owned()),
+            Some(("follow", flag)) => MAIN_ONLY.store(flag == "0", Relaxed),
+            _ => {}
+        }
+    }
+    let begin = || {
+        let origin = Origin { plugin: plugin?, rings: file?, follow: !MAIN_ONLY.load(Relaxed) };
+        let file = fs::OpenOptions::new().read(true).write(true).open(&origin.rings).ok()?;
+        let rings = Arc::new(Rings::map(&file).ok()?);
+        CLOCK.store((&raw const rings.header().clock).cast_mut(), Relaxed);
+        mapped::note_own();
+        let line = fs::read("/proc/self/cmdline").ok()?;
+        let mut words = line.split_inclusive(|byte| *byte == 0).skip(LEADING_ARGUMENTS);
+        // The file comes after the first argument in the emulator's command line, and before it here.
+        let (name, path) = (words.next()?, words.next()?);
+        let program =
+            [&*exec::whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
+        let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
+        *lock() = Some(PluginProcess::begin(origin, rings, program)?);
+        // SAFETY: registers a function.
+        unsafe { pthread_atfork(Some(fork::begins), Some(fork::goes_on), Some(fork::forked)) };
+        (api.on_translation)(id, translates);
+        (api.on_vcpu)(id, vcpu_begins);
+        (api.on_vcpu_exit)(id, vcpu_ends);
+        (api.on_call)(id, before_call);
+        (api.on_return)(id, after_call);
+        Some(())
+    };
+    if begin().is_some() { 0 } else { -1 }
+}

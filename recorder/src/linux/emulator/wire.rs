@@ -1,0 +1,556 @@
+//! The rings of words that the recorder and its plugin in the emulator share, in memory that both map, and the messages
+//! in them.
+//!
+//! Each process of the program has a ring of definitions, each of its threads a ring of what it executed. The plugin
+//! writes, the recorder reads. What a process wrote before it was killed stays readable.
+//!
+//! All rings are in one file without a name, which is mapped when a program is executed, and stays mapped in what that
+//! forks. So a ring can be begun where the program has used all its descriptors, has changed its root or its user, or
+//! may not write files of that size; and nothing is left of the rings when the last process that has them ends.
+//!
+//! This file is compiled twice: as part of `pugmark` and as part of the plugin, which has no other crates.
+
+#![allow(dead_code, reason = "the plugin writes, the recorder reads")]
+#![allow(unreachable_pub, reason = "in the plugin's own crate it is not")]
+
+use std::{
+    ffi::{c_int, c_long, c_void},
+    fs, io,
+    os::fd::AsRawFd,
+    ptr::{self, NonNull},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    time::Duration,
+};
+
+/// The number of words in a ring.
+const WORDS: u64 = 1 << 19;
+/// The number of words after which a message is continued by another one.
+const LONGEST: usize = 1 << 16;
+const HEADER_BYTES: usize = 4096;
+const BYTES: usize = HEADER_BYTES + 4 * WORDS as usize;
+
+/// The number of rings that a recording can have: memory is only used for those that are written to. A program that is
+/// executed takes two.
+const RINGS: usize = 1 << 17;
+/// The size of the file of the rings, which begins with a [`RingsHeader`].
+pub const RINGS_BYTES: usize = HEADER_BYTES + RINGS * BYTES;
+
+/// A word with this bit begins a message: a kind, and the number of words that follow. In a thread's ring any other
+/// word is the number of a block that begins to be executed.
+pub const MESSAGE: u32 = 1 << 31;
+const KIND_SHIFT: u32 = 24;
+const LENGTH: u32 = (1 << KIND_SHIFT) - 1;
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Definitions: a block. Its number, its address (2 words), the number of instructions, their lengths (a byte
+    /// each), their bytes.
+    Block,
+    /// Definitions: a page of code. Its address (2 words), its bytes.
+    Page,
+    /// The program's file, what it was called when it was executed, and its arguments, each ended by a zero byte.
+    Program,
+    /// Only this number of instructions of the last block began.
+    Partial,
+    /// A signal's number, and the address of its handler (2 words), or 0. Definitions: one that a forked process
+    /// inherited.
+    Handler,
+    /// The time is at least this (2 words).
+    Time,
+    /// The thread's name.
+    Name,
+    /// The lines of `/proc/PID/maps` that are the program's, after a system call that can have mapped code.
+    Maps,
+    /// The thread is in the kernel, by the system call at the end of its last block.
+    Call,
+    /// That system call is the return from a signal handler.
+    SignalReturn,
+    /// The thread is about to execute another program. If it continues, that failed.
+    Exec,
+    /// A program was executed that cannot be followed; its path.
+    NotFollowed,
+    /// The thread has ended.
+    Exit,
+    /// The thread is about to start a thread or a process: how many it has started with this one.
+    Starts,
+    /// The begin of the next message, which is long.
+    Begin,
+}
+
+const KINDS: [Kind; 15] = [
+    Kind::Block,
+    Kind::Page,
+    Kind::Program,
+    Kind::Partial,
+    Kind::Handler,
+    Kind::Time,
+    Kind::Name,
+    Kind::Maps,
+    Kind::Call,
+    Kind::SignalReturn,
+    Kind::Exec,
+    Kind::NotFollowed,
+    Kind::Exit,
+    Kind::Starts,
+    Kind::Begin,
+];
+
+/// The fields before the rings.
+#[repr(C)]
+pub struct RingsHeader {
+    /// The thread of the recorder that lives as long as the recording, or with the bit [`GONE`] no longer does.
+    pub recorder: AtomicU32,
+    /// The number of rings that were begun.
+    used: AtomicU32,
+    /// The number of threads and processes that got no ring.
+    pub refused: AtomicU32,
+    /// The number of the next process: a number of the system can be given again.
+    pub generations: AtomicU32,
+    /// The latest time of all threads of all processes.
+    pub clock: AtomicU64,
+}
+
+/// The bit that the system sets in a robust futex when the thread ends whose number is in it, whatever ends it: the
+/// recorder was killed, and reads no more. Source: Linux, "A description of what robust futexes are".
+pub const GONE: u32 = 1 << 30;
+
+/// The mapped file of the rings.
+pub struct Rings(NonNull<RingsHeader>);
+
+// SAFETY: the memory stays mapped as long as the value exists, and what is in it is atomic.
+unsafe impl Send for Rings {}
+// SAFETY: as above.
+unsafe impl Sync for Rings {}
+
+impl Rings {
+    /// Maps a file of [`RINGS_BYTES`].
+    pub fn map(file: &fs::File) -> io::Result<Self> {
+        if file.metadata()?.len() != RINGS_BYTES as u64 {
+            return Err(io::Error::other("not the file of the rings"));
+        }
+        let flags = MAP_SHARED | MAP_NORESERVE;
+        // SAFETY: the kernel chooses the address.
+        let mapped =
+            unsafe { mmap(ptr::null_mut(), RINGS_BYTES, PROT_READ_WRITE, flags, file.as_raw_fd(), 0) };
+        mapped_at(mapped).map(|header| Self(header.cast()))
+    }
+
+    pub fn header(&self) -> &RingsHeader {
+        // SAFETY: mapped, aligned to a page, and all fields are atomic.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The recorder has ended without a word.
+    pub fn recorder_is_gone(&self) -> bool {
+        self.header().recorder.load(Relaxed) & GONE != 0
+    }
+
+    /// Returns the number of rings that were begun.
+    pub fn begun(&self) -> u32 {
+        self.header().used.load(Relaxed).min(RINGS as u32)
+    }
+
+    /// The place of a ring.
+    fn place(&self, number: u32) -> *mut Header {
+        let base = self.0.as_ptr().cast::<u8>();
+        base.wrapping_add(HEADER_BYTES).wrapping_add(number as usize * BYTES).cast()
+    }
+
+    /// Takes the place of the next ring.
+    fn take(&self) -> Option<*mut Header> {
+        let number = self.header().used.fetch_add(1, Relaxed);
+        if (number as usize) < RINGS {
+            return Some(self.place(number));
+        }
+        self.header().used.store(RINGS as u32, Relaxed);
+        None
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's alone, and each ring in it keeps the value.
+        unsafe { munmap(self.0.as_ptr().cast(), RINGS_BYTES) };
+    }
+}
+
+/// The fields before a ring's words.
+#[repr(C)]
+pub struct Header {
+    /// The other fields are filled in.
+    ready: AtomicU32,
+    /// The number of words that were written, and of those that were read.
+    head: AtomicU64,
+    tail: AtomicU64,
+    /// The recorder wants nothing more.
+    closed: AtomicU32,
+    /// The process and the thread that write; the thread is 0 for definitions.
+    pub pid: AtomicU32,
+    pub tid: AtomicU32,
+    /// The number of the process's ring of definitions: a process that executes another program begins another one.
+    pub generation: AtomicU32,
+    /// A thread's ring: the thread that has started this one, and the number of the message that says so there; zeros
+    /// if there is none.
+    pub starter: AtomicU32,
+    pub start: AtomicU32,
+    /// When the ring was made, in nanoseconds of the monotonic clock.
+    pub made: AtomicU64,
+    /// Definitions of a forked process: the process that it was forked from, the generation there, and the number of
+    /// blocks that it inherited. The process is 0 if it was not forked.
+    pub parent: AtomicU32,
+    pub parent_generation: AtomicU32,
+    pub inherited: AtomicU32,
+    /// Definitions: how many processes this one has forked. A process is counted before it exists, so that the recorder
+    /// waits for its rings, whatever its parent does meanwhile.
+    pub forks: AtomicU32,
+    /// Definitions: the number of instructions that began in the process while it had one thread.
+    pub counted: AtomicU64,
+    /// The same for a thread, as it was when its last block began, and now.
+    pub counted_before: AtomicU64,
+    pub counted_self: AtomicU64,
+}
+
+/// A ring.
+pub struct Ring {
+    rings: Arc<Rings>,
+    header: NonNull<Header>,
+    /// It is mapped a second time, at an address of its own.
+    apart: bool,
+    /// The writer's head or the reader's tail, and the other side's as it was last seen.
+    own: u64,
+    other: u64,
+    /// The reader's: what was taken of a message that is not whole.
+    begin: Vec<u32>,
+}
+
+// SAFETY: the memory stays mapped as long as the value exists, and is accessed by one writer and one reader.
+unsafe impl Send for Ring {}
+
+unsafe extern "C" {
+    fn mmap(
+        address: *mut c_void,
+        size: usize,
+        protection: c_int,
+        flags: c_int,
+        file: c_int,
+        offset: c_long,
+    ) -> *mut c_void;
+    fn munmap(address: *mut c_void, size: usize) -> c_int;
+    fn mremap(address: *mut c_void, size: usize, new_size: usize, flags: c_int, ...) -> *mut c_void;
+}
+
+const PROT_READ_WRITE: c_int = 3;
+const MAP_SHARED: c_int = 1;
+const MAP_PRIVATE: c_int = 2;
+const MAP_FIXED: c_int = 0x10;
+const MAP_ANONYMOUS: c_int = 0x20;
+const MAP_NORESERVE: c_int = 0x4000;
+const MREMAP_MAYMOVE: c_int = 1;
+const MREMAP_FIXED: c_int = 2;
+
+fn mapped_at(address: *mut c_void) -> io::Result<NonNull<c_void>> {
+    NonNull::new(address).filter(|mapped| mapped.as_ptr() as isize != -1).ok_or_else(io::Error::last_os_error)
+}
+
+/// Where a new ring is mapped.
+#[derive(Clone, Copy, Debug)]
+pub enum Mapping {
+    /// Where all rings are.
+    WithOthers,
+    /// At an address of its own.
+    Apart,
+    /// In place of what is mapped at this address.
+    InPlaceOf(*mut c_void),
+}
+
+/// Maps a ring a second time.
+///
+/// A shared mapping from which nothing is moved is copied; no descriptor of the file is needed for that. Source:
+/// mremap(2), old_size.
+fn map_again(ring: *mut Header, mapping: Mapping) -> io::Result<NonNull<Header>> {
+    let (flags, address) = match mapping {
+        Mapping::WithOthers => return NonNull::new(ring).ok_or_else(|| io::Error::other("no ring")),
+        Mapping::Apart => (MREMAP_MAYMOVE, ptr::null_mut()),
+        Mapping::InPlaceOf(address) => (MREMAP_MAYMOVE | MREMAP_FIXED, address),
+    };
+    // SAFETY: what is at `ring` stays; the kernel chooses the new address, or the caller gives up what was there.
+    mapped_at(unsafe { mremap(ring.cast(), 0, BYTES, flags, address) }).map(NonNull::cast)
+}
+
+impl Ring {
+    /// Makes a ring, filled in by `fill` before others see it; `None` if there is none left, or no memory for it.
+    pub fn create(rings: &Arc<Rings>, mapping: Mapping, fill: impl FnOnce(&Header)) -> Option<Self> {
+        let made = rings.take().and_then(|place| map_again(place, mapping).ok());
+        let Some(header) = made else {
+            rings.header().refused.fetch_add(1, Relaxed);
+            return None;
+        };
+        let apart = !matches!(mapping, Mapping::WithOthers);
+        let ring = Self { rings: rings.clone(), header, apart, own: 0, other: 0, begin: vec![] };
+        fill(ring.header());
+        ring.header().ready.store(1, Release);
+        Some(ring)
+    }
+
+    /// Returns the ring with a number, to read it; `None` as long as it is not there.
+    pub fn open(rings: &Arc<Rings>, number: u32) -> Option<Self> {
+        let header = NonNull::new(rings.place(number)).filter(|_| number < rings.begun())?;
+        let ring = Self { rings: rings.clone(), header, apart: false, own: 0, other: 0, begin: vec![] };
+        (ring.header().ready.load(Acquire) != 0).then_some(ring)
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: mapped, aligned to a page, and all fields are atomic.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The address of the mapping.
+    pub fn address(&self) -> *mut c_void {
+        self.header.as_ptr().cast()
+    }
+
+    /// Puts zeros in its place, which nobody reads. It must have been mapped apart from the others.
+    pub fn replace_by_memory(&mut self) {
+        let flags = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS;
+        // SAFETY: the mapping is this value's alone.
+        unsafe { mmap(self.address(), BYTES, PROT_READ_WRITE, flags, -1, 0) };
+    }
+
+    fn word(&self, at: u64) -> &AtomicU32 {
+        let words = self.header.as_ptr().cast::<u8>().wrapping_add(HEADER_BYTES).cast::<AtomicU32>();
+        // SAFETY: within the mapping, aligned, and all words are atomic.
+        unsafe { &*words.wrapping_add((at % WORDS) as usize) }
+    }
+
+    /// Writes the number of a block. Returns false if the recorder wants nothing more.
+    #[inline]
+    pub fn write_word(&mut self, word: u32) -> bool {
+        if self.own + 1 - self.other > WORDS && !self.wait_for_room(1) {
+            return false;
+        }
+        self.word(self.own).store(word, Relaxed);
+        self.own += 1;
+        self.header().head.store(self.own, Release);
+        true
+    }
+
+    /// Writes a message of several parts, each padded to whole words. Returns false if the recorder wants nothing more.
+    pub fn write(&mut self, kind: Kind, parts: &[&[u8]]) -> bool {
+        if let [long] = parts
+            && let Some((begin, rest)) = long.split_at_checked(4 * LONGEST)
+        {
+            return self.write_short(Kind::Begin, &[begin]) && self.write(kind, &[rest]);
+        }
+        self.write_short(kind, parts)
+    }
+
+    fn write_short(&mut self, kind: Kind, parts: &[&[u8]]) -> bool {
+        let words: usize = parts.iter().map(|part| part.len().div_ceil(4)).sum();
+        let length = words as u64;
+        assert!(words <= LONGEST, "a message of {words} words");
+        if self.own + length + 1 - self.other > WORDS && !self.wait_for_room(length + 1) {
+            return false;
+        }
+        self.word(self.own).store(MESSAGE | (kind as u32) << KIND_SHIFT | length as u32, Relaxed);
+        let mut at = self.own + 1;
+        for part in parts {
+            for word in part.chunks(4) {
+                let mut bytes = [0; 4];
+                bytes[..word.len()].copy_from_slice(word);
+                self.word(at).store(u32::from_le_bytes(bytes), Relaxed);
+                at += 1;
+            }
+        }
+        self.own = at;
+        self.header().head.store(at, Release);
+        true
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, words: u64) -> bool {
+        loop {
+            self.other = self.header().tail.load(Acquire);
+            if self.is_closed() {
+                return false;
+            }
+            if self.own + words - self.other <= WORDS {
+                return true;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Tells the writer that nothing more is wanted.
+    pub fn close(&self) {
+        self.header().closed.store(1, Relaxed);
+    }
+
+    /// The recorder was killed.
+    pub fn recorder_is_gone(&self) -> bool {
+        self.rings.recorder_is_gone()
+    }
+
+    /// The recorder wants nothing more, or was killed.
+    pub fn is_closed(&self) -> bool {
+        self.header().closed.load(Relaxed) != 0 || self.recorder_is_gone()
+    }
+
+    /// Returns the next word without taking it.
+    #[inline]
+    pub fn peek(&mut self) -> Option<u32> {
+        if self.own == self.other {
+            self.other = self.header().head.load(Acquire);
+            if self.own == self.other {
+                return None;
+            }
+        }
+        Some(self.word(self.own).load(Relaxed))
+    }
+
+    /// Takes the word that was peeked.
+    #[inline]
+    pub fn take_word(&mut self) {
+        self.own += 1;
+    }
+
+    /// Takes the message that was peeked: its kind, and what it says. [`Kind::Begin`] says nothing yet.
+    pub fn take(&mut self, begin: u32) -> (Option<Kind>, Vec<u32>) {
+        let kind = KINDS.get((begin & !MESSAGE) as usize >> KIND_SHIFT).copied();
+        let length = u64::from(begin & LENGTH);
+        let mut words = std::mem::take(&mut self.begin);
+        words.extend((1..=length).map(|n| self.word(self.own + n).load(Relaxed)));
+        self.own += 1 + length;
+        if kind == Some(Kind::Begin) {
+            self.begin = std::mem::take(&mut words);
+        }
+        (kind, words)
+    }
+
+    /// Returns the number of words written so far.
+    pub fn written(&self) -> u64 {
+        self.header().head.load(Acquire)
+    }
+
+    /// Returns the number of words taken so far.
+    pub fn taken(&self) -> u64 {
+        self.own
+    }
+
+    /// Returns to the writer the room of the words that were taken.
+    pub fn release(&self) {
+        self.header().tail.store(self.own, Release);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.apart {
+            // SAFETY: the mapping is this value's alone.
+            unsafe { munmap(self.address(), BYTES) };
+        }
+    }
+}
+
+/// The bytes of words.
+pub fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn rings() -> Arc<Rings> {
+        let path = std::env::temp_dir().join(format!("pugmark-wire-{:?}", thread::current().id()));
+        let path = path.with_extension(std::process::id().to_string());
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(RINGS_BYTES as u64).unwrap();
+        fs::remove_file(path).unwrap();
+        Arc::new(Rings::map(&file).unwrap())
+    }
+
+    #[test]
+    fn a_ring_apart_is_the_one_that_others_read() {
+        let rings = rings();
+        assert!(Ring::open(&rings, 0).is_none());
+        let mut first = Ring::create(&rings, Mapping::Apart, |header| header.pid.store(7, Relaxed)).unwrap();
+        let address = first.address();
+        assert!(first.write_word(3));
+        // As in a forked process: the other ring is at the same address from then on.
+        let mut second = Ring::create(&rings, Mapping::InPlaceOf(address), |_| ()).unwrap();
+        std::mem::forget(first);
+        assert!(second.write_word(4) && second.address() == address);
+        for (number, pid, word) in [(0, 7, 3), (1, 0, 4)] {
+            let mut ring = Ring::open(&rings, number).unwrap();
+            assert_eq!((ring.header().pid.load(Relaxed), ring.peek()), (pid, Some(word)));
+        }
+        assert!(Ring::open(&rings, 2).is_none());
+    }
+
+    #[test]
+    fn who_gets_no_ring_is_counted() {
+        let rings = rings();
+        rings.header().used.store(RINGS as u32 - 1, Relaxed);
+        assert!(Ring::create(&rings, Mapping::WithOthers, |_| ()).is_some());
+        for refused in 1..3 {
+            assert!(Ring::create(&rings, Mapping::WithOthers, |_| ()).is_none());
+            assert_eq!((rings.header().refused.load(Relaxed), rings.begun()), (refused, RINGS as u32));
+        }
+    }
+
+    #[test]
+    fn a_writer_does_not_wait_for_a_recorder_that_is_gone() {
+        let rings = rings();
+        let mut ring = Ring::create(&rings, Mapping::WithOthers, |_| ()).unwrap();
+        assert!((0..WORDS).all(|_| ring.write_word(1)));
+        rings.header().recorder.store(GONE, Relaxed);
+        assert!(!ring.write_word(1) && !ring.write(Kind::Name, &[b"name"]));
+    }
+
+    #[test]
+    fn a_message_that_is_longer_than_the_ring_arrives_whole() {
+        let rings = rings();
+        let mut writer = Ring::create(&rings, Mapping::WithOthers, |_| ()).unwrap();
+        let mut reader = Ring::open(&rings, 0).unwrap();
+        let lengths = [0, 1, 4 * LONGEST - 1, 4 * LONGEST, 4 * LONGEST + 1, 3 * BYTES];
+        let text = |length: usize| (0..length).map(|n| n as u8 ^ (n >> 16) as u8).collect::<Vec<_>>();
+        let writes = thread::spawn(move || {
+            for length in lengths {
+                assert!(writer.write_word(7) && writer.write(Kind::Maps, &[&text(length)]));
+            }
+        });
+        for length in lengths {
+            let mut next = || {
+                loop {
+                    reader.release();
+                    match reader.peek() {
+                        Some(word) if word & MESSAGE == 0 => {
+                            reader.take_word();
+                            return (None, vec![word]);
+                        }
+                        Some(begin) => match reader.take(begin) {
+                            (Some(Kind::Begin), words) => assert!(words.is_empty()),
+                            message => return message,
+                        },
+                        None => thread::yield_now(),
+                    }
+                }
+            };
+            assert_eq!(next(), (None, vec![7]));
+            let (kind, words) = next();
+            let mut expected = text(length);
+            expected.resize(length.next_multiple_of(4), 0);
+            assert!(kind == Some(Kind::Maps) && bytes(&words) == expected, "{length} bytes");
+        }
+        writes.join().unwrap();
+    }
+}

@@ -1,0 +1,58 @@
+//! Writes `recording.json`: which task ran which program, and how the recording ended.
+
+use super::{Cause, Ending, Part, RecordError, RecordOptions, part::write_json};
+use crate::files::INDEX;
+use serde_json::{Value, json};
+use std::{path::Path, time::SystemTime};
+
+/// Writes the index of a recording that begins: what is true of it as long as it is not finished. Its parts have to be
+/// looked for.
+pub(super) fn begin(options: &RecordOptions, begun: SystemTime) -> Result<(), RecordError> {
+    let mut index = describe(options, begun);
+    index["unfinished"] = true.into();
+    index["parts"] = json!([]);
+    write_json(&options.out, INDEX, &index)
+}
+
+/// Writes the index of a recording that began at `begun`.
+pub(super) fn write(
+    options: &RecordOptions,
+    begun: SystemTime,
+    (parts, ending, cause): (&[Part], Ending, Cause),
+) -> Result<(), RecordError> {
+    let ending = match ending {
+        Ending::Exit(status) => json!({ "exit": status }),
+        Ending::Signal(signal) => json!({ "signal": signal }),
+        Ending::GoesOn => Value::Null,
+    };
+    let mut index = describe(options, begun);
+    if options.pid.is_some() {
+        index["program"] = parts.first().map(|part| part.thread.arguments.clone()).unwrap_or_default().into();
+    }
+    index["ended"] = cause.to_string().into();
+    index["ending"] = ending;
+    index["parts"] = parts.iter().map(|part| entry(&options.out, part)).collect();
+    write_json(&options.out, INDEX, &index)
+}
+
+fn describe(options: &RecordOptions, begun: SystemTime) -> Value {
+    let unix = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "program": options.program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
+        "attached_to": options.pid,
+        "profile": options.profile.name,
+        "cpu": options.cpu().to_string(),
+        "begun": unix.as_secs_f64(),
+        "limit": options.limit,
+        "start": options.start.as_ref().map(ToString::to_string),
+        "stop": options.stop.as_ref().map(ToString::to_string),
+    })
+}
+
+fn entry(out: &Path, part: &Part) -> Value {
+    let dir = part.dir.strip_prefix(out).unwrap_or(&part.dir);
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let mut entry = json!({ "dir": dir, "exe": part.program });
+    part.describe(&mut entry);
+    entry
+}

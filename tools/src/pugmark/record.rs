@@ -1,0 +1,396 @@
+//! The command line of `pugmark record`.
+
+use super::pmc::names::SimilarNames;
+use crate::output::tell;
+use anyhow::{Result, bail};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use pugmark_model::intel::IntelProfile;
+use pugmark_recorder::{
+    Cause, Ending, Engine, Missing, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached,
+    record,
+};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    path::PathBuf,
+};
+
+/// The options of `pugmark record`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark record -o ls.rec --tsc -- ls -l         then: pugmark decode --check ls.rec")]
+pub struct RecordCommand {
+    /// Folder for the trace, its code and its truth
+    #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
+    out: PathBuf,
+    /// As this processor: broadwell, skylake, icelake, tremont, sapphire-rapids
+    #[arg(long, value_parser = profiles(), default_value = "skylake", hide_possible_values = true)]
+    profile: String,
+    /// Write TSC packets: the time-stamp counter
+    #[arg(long)]
+    tsc: bool,
+    /// Write an MTC packet every 2^FREQ ticks of the crystal clock; 3 if FREQ is left out
+    #[arg(long, value_name = "FREQ", num_args = 0..=1, default_missing_value = "3", require_equals = true,
+        value_parser = clap::value_parser!(u8).range(..16))]
+    mtc: Option<u8>,
+    /// Write CYC packets, at least 2^(THRESHOLD-1) cycles apart; 0, the default, for each packet
+    #[arg(long, value_name = "THRESHOLD", num_args = 0..=1, default_missing_value = "0", require_equals = true,
+        value_parser = clap::value_parser!(u8).range(..16))]
+    cyc: Option<u8>,
+    /// Write a PSB every 2^(11+FREQ) bytes
+    #[arg(long, value_name = "FREQ", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
+    psb: u8,
+    /// Write the target of each return
+    #[arg(long)]
+    no_ret_compression: bool,
+    /// Put up to 47 conditional branches into a packet instead of up to 6
+    #[arg(long)]
+    long_tnt: bool,
+    /// Trace only this: FUNCTION, FUNCTION-FUNCTION or 0xFIRST-0xLAST; repeatable
+    #[arg(long, value_name = "RANGE")]
+    filter: Vec<Range>,
+    /// Trace from here on: [OBJECT:]FUNCTION[+0xOFFSET], 0xADDRESS, count:N or SIGNAL
+    #[arg(long, value_name = "WHERE")]
+    start: Option<Trigger>,
+    /// Trace up to here: until the next start or, without --start, for good
+    #[arg(long, value_name = "WHERE")]
+    stop: Option<Trigger>,
+    /// Trace only the main thread, not the threads and processes that it starts
+    #[arg(long)]
+    main_only: bool,
+    /// Stop tracing after N instructions; the program continues
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Let the system randomise the program's addresses, when stepping: the emulator does not
+    #[arg(long)]
+    aslr: bool,
+    /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto
+    #[arg(long, value_parser = engines(), default_value = Engine::Auto.name(), hide_possible_values = true)]
+    engine: Engine,
+    /// Record a process that runs, by stepping; it goes on afterwards
+    #[arg(short, long, value_name = "PID", conflicts_with = "program",
+        value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required_unless_present = "pid", value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// The exit statuses that `env` and `timeout` use for failures of their own.
+const FAILED: u8 = 125;
+const NOT_EXECUTED: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// The number that a shell adds to that of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+
+/// Runs `pugmark record`. The exit status is the program's, or 128 and the signal's number if a signal ended it.
+///
+/// # Errors
+/// If the program cannot be recorded, or nothing of it was traced. [`failure`] gives the exit status.
+pub fn run(command: &RecordCommand) -> Result<u8> {
+    let options = command.options();
+    let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg}");
+    // The template is a constant, so it cannot be wrong.
+    let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let recording = record(&options, &mut |progress| {
+        let tasks = if progress.tasks > 1 { format!(", {} threads", progress.tasks) } else { String::new() };
+        bar.set_message(format!("{} of trace{tasks}", indicatif::DecimalBytes(progress.bytes)));
+        bar.set_position(progress.steps);
+    });
+    bar.finish_and_clear();
+    let recording = recording?;
+    messages(&recording, &options).iter().for_each(|message| tell(format_args!("{message}")));
+    for unreached in &recording.unreached {
+        if let Some(missing) = &unreached.missing {
+            bail!("{}", not_found(unreached, missing));
+        }
+    }
+    let is_reached = recording.unreached.iter().all(|unreached| unreached.option != "--start");
+    if !is_reached {
+        return Ok(status(recording.ending));
+    }
+    if recording.parts.is_empty() && options.ranges.is_empty() {
+        bail!("nothing was traced: the recording ended before the program's first instruction");
+    }
+    if recording.parts.is_empty() {
+        bail!(
+            "nothing was traced: the files that the program mapped do not have all functions of --filter; check their \
+             names, for example with nm"
+        );
+    }
+    Ok(status(recording.ending))
+}
+
+/// Returns the message about a function to start or stop at that no file has.
+fn not_found(Unreached { option, trigger, .. }: &Unreached, missing: &Missing) -> String {
+    let what = match missing {
+        Missing::Object(files) => {
+            format!("the program mapped no file of that name, but these: {}", files.join(", "))
+        }
+        Missing::Function(names) => {
+            format!("the files that the program mapped have no such function{}", similar(trigger, names))
+        }
+        Missing::Offset => "the function ends before that".into(),
+    };
+    format!("{option} {trigger}: {what}")
+}
+
+/// Returns the end of the message about a function that is none of `names`: which of them are similar.
+fn similar(trigger: &Trigger, names: &[String]) -> SimilarNames {
+    match trigger {
+        Trigger::Function { name, .. } => SimilarNames::to(name, names.iter().map(String::as_str)),
+        _ => SimilarNames::default(),
+    }
+}
+
+/// Returns the messages about a recording: its parts, what is not in it, and how it ended.
+fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
+    let mut messages = vec![];
+    for part in &recording.parts {
+        messages.push(line(part));
+        if part.unexplained > 0 {
+            messages.push(format!(
+                "warning: {} transfers of control that no instruction explains; the trace is wrong there",
+                part.unexplained
+            ));
+        }
+    }
+    let not_followed =
+        |program| format!("{program} was executed and is not in the recording: use --engine stepping");
+    messages.extend(recording.not_followed.iter().map(not_followed));
+    if recording.unreported > 0 {
+        messages.push(format!(
+            "{} threads or processes were started and are not in the recording: they did not report themselves",
+            recording.unreported
+        ));
+    }
+    messages.extend(match recording.cause {
+        Cause::Limit => Some(format!(
+            "the limit of {} instructions was reached: what the program did from there on is not in the trace",
+            options.limit.unwrap_or_default()
+        )),
+        Cause::Stop => options.stop.as_ref().map(|stop| {
+            format!("--stop {stop} was reached: what the program did from there on is not in the trace")
+        }),
+        Cause::Signal(signal) => Some(format!(
+            "stopped by signal {signal}: what the program did from there on is not in the trace"
+        )),
+        Cause::Over | Cause::Exec | Cause::Changed => None,
+    });
+    // A user who ends the recording by a limit or a signal does not expect the stop to be reached.
+    let whole = matches!(recording.cause, Cause::Over | Cause::Exec | Cause::Changed);
+    let unreached = recording.unreached.iter().filter(|unreached| unreached.missing.is_none());
+    messages.extend(unreached.filter_map(|Unreached { option, trigger, .. }| match *option {
+        "--start" => Some(format!("warning: --start {trigger} was never reached: nothing was traced")),
+        _ if whole => {
+            Some(format!("warning: {option} {trigger} was never reached: the trace goes on to the end"))
+        }
+        _ => None,
+    }));
+    messages.extend(match recording.ending {
+        Ending::Exit(0) | Ending::GoesOn => None,
+        Ending::Exit(status) => Some(format!("the program ended with status {status}")),
+        Ending::Signal(signal) => Some(format!("the program was ended by signal {signal}")),
+    });
+    messages
+}
+
+/// Returns the exit status for a run that has failed.
+#[must_use]
+pub fn failure(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(RecordError::Start { error, .. }) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+        Some(RecordError::Start { .. }) => NOT_EXECUTED,
+        _ => FAILED,
+    }
+}
+
+fn status(ending: Ending) -> u8 {
+    let status = match ending {
+        Ending::Exit(status) => status,
+        Ending::Signal(signal) => BY_SIGNAL + signal,
+        Ending::GoesOn => 0,
+    };
+    // Both numbers fit into eight bits.
+    status as u8
+}
+
+impl RecordCommand {
+    fn options(&self) -> RecordOptions {
+        let plain = RecordOptions::new(self.program.iter().cloned());
+        RecordOptions {
+            pid: self.pid,
+            out: self.out.clone(),
+            profile: IntelProfile::by_name(&self.profile).unwrap_or(plain.profile),
+            tsc: self.tsc,
+            mtc: self.mtc,
+            cyc: self.cyc,
+            psb: self.psb,
+            ret_compression: !self.no_ret_compression,
+            long_tnt: self.long_tnt,
+            ranges: self.filter.clone(),
+            start: self.start.clone(),
+            stop: self.stop.clone(),
+            follow: !self.main_only,
+            limit: self.limit,
+            aslr: self.aslr,
+            engine: self.engine,
+            signals: true,
+            ..plain
+        }
+    }
+}
+
+fn profiles() -> PossibleValuesParser {
+    let with_pt = IntelProfile::all().iter().filter(|profile| profile.pt_outputs != 0);
+    PossibleValuesParser::new(with_pt.map(|profile| profile.name))
+}
+
+fn engines() -> impl TypedValueParser<Value = Engine> {
+    let engine = |name: String| Engine::ALL.into_iter().find(|engine| engine.name() == name);
+    // The parser lets no other name pass.
+    PossibleValuesParser::new(Engine::ALL.map(Engine::name))
+        .map(move |name| engine(name).unwrap_or(Engine::Auto))
+}
+
+fn line(part: &Part) -> String {
+    let (count, hash) = (part.truth.count(), part.truth.value());
+    format!(
+        "{}: {}: {count} instructions, hash {hash:#018x}, {} bytes",
+        part.dir.display(),
+        part.program,
+        part.bytes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct RecordCli {
+        #[command(flatten)]
+        command: RecordCommand,
+    }
+
+    #[test]
+    fn the_help_names_each_processor_that_can_trace() {
+        use clap::CommandFactory;
+        let help = RecordCli::command().render_help().to_string();
+        for profile in IntelProfile::all() {
+            assert_eq!(help.contains(profile.name), profile.pt_outputs != 0, "{}", profile.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_a_recording_is_said() {
+        let stop = Some(Trigger::Count(5));
+        let options = RecordOptions { limit: Some(9), stop, ..RecordOptions::new(["x"]) };
+        let plain = || Recording {
+            parts: vec![],
+            ending: Ending::Exit(0),
+            cause: Cause::Over,
+            not_followed: vec![],
+            unreported: 0,
+            unreached: vec![],
+        };
+        let unreached = |option, missing| Unreached { option, trigger: Trigger::Address(0x10), missing };
+        let after = "what the program did from there on is not in the trace";
+        for (recording, expected) in [
+            (plain(), vec![]),
+            (Recording { cause: Cause::Exec, ..plain() }, vec![]),
+            (Recording { cause: Cause::Changed, ..plain() }, vec![]),
+            (
+                Recording { cause: Cause::Limit, ..plain() },
+                vec![format!("the limit of 9 instructions was reached: {after}")],
+            ),
+            (
+                Recording { cause: Cause::Stop, ending: Ending::GoesOn, ..plain() },
+                vec![format!("--stop count:5 was reached: {after}")],
+            ),
+            (
+                Recording {
+                    unreached: vec![unreached("--start", None), unreached("--stop", None)],
+                    ..plain()
+                },
+                vec![
+                    "warning: --start 0x10 was never reached: nothing was traced".into(),
+                    "warning: --stop 0x10 was never reached: the trace goes on to the end".into(),
+                ],
+            ),
+            // A user who ends a recording does not expect the stop to be reached.
+            (
+                Recording { cause: Cause::Limit, unreached: vec![unreached("--stop", None)], ..plain() },
+                vec![format!("the limit of 9 instructions was reached: {after}")],
+            ),
+            // That is an error, which is reported elsewhere.
+            (Recording { unreached: vec![unreached("--stop", Some(Missing::Offset))], ..plain() }, vec![]),
+            (
+                Recording { cause: Cause::Signal(15), ending: Ending::Signal(15), ..plain() },
+                vec![format!("stopped by signal 15: {after}"), "the program was ended by signal 15".into()],
+            ),
+            (
+                Recording { ending: Ending::Exit(3), unreported: 2, ..plain() },
+                vec![
+                    "2 threads or processes were started and are not in the recording: they did not report themselves"
+                        .into(),
+                    "the program ended with status 3".into(),
+                ],
+            ),
+            (
+                Recording { not_followed: vec!["/a".into(), "/b".into()], ..plain() },
+                ["/a", "/b"]
+                    .map(|name| {
+                        format!("{name} was executed and is not in the recording: use --engine stepping")
+                    })
+                    .into(),
+            ),
+        ] {
+            assert_eq!(messages(&recording, &options), expected);
+        }
+        for (ending, expected) in [(Ending::Exit(0), 0), (Ending::Exit(255), 255), (Ending::Signal(9), 137)] {
+            assert_eq!(status(ending), expected);
+        }
+    }
+
+    #[test]
+    fn options_come_before_the_program_and_those_of_the_program_after_it() {
+        let words = "record --profile icelake --tsc --mtc --cyc=4 --filter main --limit 5 -- ls --aslr";
+        let options = RecordCli::parse_from(words.split(' ')).command.options();
+        assert_eq!(
+            (options.profile.name, options.tsc, options.mtc, options.cyc),
+            ("icelake", true, Some(3), Some(4))
+        );
+        assert_eq!((options.limit, options.aslr, options.ret_compression), (Some(5), false, true));
+        assert_eq!(options.ranges, ["main".parse().expect("a range")]);
+        assert_eq!(options.program, ["ls", "--aslr"]);
+        let options = RecordCli::parse_from("record --tsc ls --aslr".split(' ')).command.options();
+        assert_eq!(
+            (options.tsc, options.aslr, options.program),
+            (true, false, vec!["ls".into(), "--aslr".into()])
+        );
+        let words = "record --start work --stop count:5 -p 7";
+        let options = RecordCli::parse_from(words.split(' ')).command.options();
+        assert_eq!((options.start, options.stop), ("work".parse().ok(), Some(Trigger::Count(5))));
+        assert_eq!((options.pid, options.program), (Some(7), vec![]));
+        for refused in [
+            "record -p 7 -- ls",
+            "record -p 0",
+            "record --start count:0 -- ls",
+            "record",
+            "record --",
+            "record --profile 8086 -- ls",
+            "record --mtc=16 -- ls",
+            "record --aslt ls",
+        ] {
+            assert!(RecordCli::try_parse_from(refused.split(' ')).is_err(), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Everything that could be lost: threads that cannot open files, recordings that are not finished, programs that are
+//! not recorded.
+
+use crate::{
+    check_all, for_each_engine, options,
+    programs::{Scratch, compile},
+    tasks,
+};
+use pugmark_recorder::{Cause, Ending, Engine, RecordOptions, record};
+use serde_json::Value;
+use std::{
+    fs::{self, File},
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::Path,
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Starts three threads, one after the other, after something that makes it hard to open files, or executes another
+/// program.
+const HARD: &str = r#"
+#include <stdlib.h>
+#include <sys/resource.h>
+static void *work(void *unused) { for (volatile int i = 0; i < 1000; i++); return 0; }
+int main(int count, char **words) {
+    struct rlimit files = { 32, 32 }, size = { 4096, 4096 };
+    switch (words[1][0]) {
+    case 'u': case 'e': if (setgid(65534) || setuid(65534)) return 1; break;
+    case 'c': if (chroot(words[2]) || chdir("/")) return 1; break;
+    case 'n': if (setrlimit(RLIMIT_NOFILE, &files)) return 1; while (dup(1) >= 0); break;
+    case 's': if (setrlimit(RLIMIT_FSIZE, &size)) return 1; break;
+    }
+    if (words[1][0] == 'e') { execl("/bin/true", "true", (char *)0); return 1; }
+    for (int n = 0; n < 3; n++) {
+        pthread_t thread;
+        if (pthread_create(&thread, 0, work, 0)) return 2;
+        pthread_join(thread, 0);
+    }
+    return 0;
+}
+"#;
+
+fn is_root() -> bool {
+    // SAFETY: takes nothing and returns a number.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn threads_are_recorded_where_the_program_can_open_no_files() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("hard", HARD) else { return };
+        let (file, empty) = (program.path("program"), program.path("empty"));
+        fs::create_dir_all(&empty).expect("a folder");
+        for how in ["user", "chroot", "number of files", "size of files"] {
+            if ["user", "chroot"].contains(&how) && !is_root() {
+                println!("skipped: only root can change the user and the root folder");
+                continue;
+            }
+            let words = [file.as_os_str(), how.as_ref(), empty.as_os_str()];
+            let options = RecordOptions { out: program.path(how), ..options(engine, words) };
+            let recording = record(&options, &mut |_| {}).expect(how);
+            assert_eq!((recording.ending, recording.unreported), (Ending::Exit(0), 0), "{how} {engine:?}");
+            assert_eq!(tasks(&recording), [1, 2, 3, 4], "{how} {engine:?}");
+            check_all(&recording);
+        }
+    });
+}
+
+#[test]
+fn a_program_that_cannot_be_followed_is_said_and_one_that_was_not_executed_is_not() {
+    let failing = r#"
+int main(void) {
+    char *words[] = { "x", 0 };
+    execv("/nonexistent", words);
+    execv("/", words);
+    return execv((char *)8, words) == -1 ? 0 : 1;
+}
+"#;
+    for_each_engine(|engine| {
+        let Some(program) = compile("failing", failing) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((recording.ending, recording.not_followed), (Ending::Exit(0), vec![]));
+    });
+    if !is_root() {
+        println!("skipped: only root can change the user");
+        return;
+    }
+    if !pugmark_recorder::emulator_is_installed() {
+        return;
+    }
+    // The other user may not open what the recorder has.
+    let Some(program) = compile("other-user", HARD) else { return };
+    let words = [program.path("program").into_os_string(), "exec".into()];
+    let options = RecordOptions { out: program.path("out"), ..options(Engine::Emulator, words) };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    assert_eq!(
+        (recording.ending, &*recording.not_followed),
+        (Ending::Exit(0), &["/bin/true".to_owned()][..])
+    );
+    check_all(&recording);
+}
+
+#[test]
+fn the_limit_is_exact_while_a_task_waits_in_the_kernel() {
+    let waiting = "
+int main(void) {
+    if (fork() == 0) { for (volatile int i = 0; i < 30000; i++); _exit(0); }
+    wait(0);
+    return 0;
+}
+";
+    for_each_engine(|engine| {
+        let Some(program) = compile("waiting", waiting) else { return };
+        let limit = Some(60_000);
+        let options =
+            RecordOptions { out: program.path("out"), limit, ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        let count: u64 = recording.parts.iter().map(|part| part.truth.count()).sum();
+        assert_eq!((count, recording.cause), (60_000, Cause::Limit), "{engine:?}");
+        assert_eq!(tasks(&recording), [1, 2]);
+        check_all(&recording);
+    });
+}
+
+/// Calls functions until there is some of the trace, does something to the process that records it, and goes on.
+const HARMFUL: &str = r#"
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+static void *volatile place;
+static __attribute__((noinline)) int step(int n) { place = &n; return n + 1; }
+static void work(int turns) { for (int n = 0; n < turns; ) n = step(n); }
+static long size(const char *file) { struct stat found; return stat(file, &found) ? 0 : found.st_size; }
+int main(int count, char **words) {
+    struct rlimit limit = { 49152, 49152 };
+    int parent = getppid();
+    while (size(words[3]) < 4096) work(100);
+    if (words[1][0] == 'k') kill(parent, SIGKILL);
+    else if (prlimit(parent, RLIMIT_FSIZE, &limit, 0)) return 1;
+    work(3000000);
+    return creat(words[2], 0600) < 0;
+}
+"#;
+
+/// Records the harmful program. Returns how the recorder ended, and what it said.
+fn harm(scratch: &Scratch, engine: Engine, how: &str) -> (ExitStatus, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+    command
+        .args(["record", "--no-ret-compression", "--engine", engine.name(), "-o"])
+        .arg(scratch.path("out"));
+    command.arg("--").args([scratch.path("program").as_os_str(), how.as_ref()]);
+    command.arg(scratch.path("alive")).arg(scratch.path("out/trace.pt"));
+    // A pipe would stay open as long as the program.
+    let said = scratch.path("said");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said).expect("a file"));
+    let status = command.status().expect("it runs");
+    (status, fs::read_to_string(said).expect("what it said"))
+}
+
+/// Checks that a recording that was not finished decodes without an error, and that it is said to be that.
+fn decodes_up_to_its_end(out: &Path) {
+    let decode = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+        .args(["decode", "--json"])
+        .arg(out)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&decode.stderr);
+    assert!(said.contains("the recording was not finished"), "{said}");
+    assert_eq!(decode.status.code(), Some(0), "{said}");
+    let totals: Value = serde_json::from_slice(&decode.stdout).expect("totals");
+    let count = totals["parts"][0]["instructions"].as_u64().expect("a number");
+    assert!(count > 1000, "{totals}");
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_a_recording_and_a_program_that_goes_on_or_ends() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("killed", HARMFUL) else { return };
+        let (status, said) = harm(&program, engine, "kill");
+        assert_eq!(status.signal(), Some(9), "{said}");
+        decodes_up_to_its_end(&program.path("out"));
+        let begin = Instant::now();
+        let is_over = || match engine {
+            Engine::Emulator => program.path("alive").exists(),
+            // The system ends it with the one that traces it.
+            _ => !runs(&program.path("program")),
+        };
+        while !is_over() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it waits for the recorder");
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+/// Returns true if a process runs this program.
+fn runs(program: &Path) -> bool {
+    let processes = fs::read_dir("/proc").expect("processes").filter_map(Result::ok);
+    processes
+        .into_iter()
+        .any(|process| fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == program))
+}
+
+#[test]
+fn a_disk_that_is_full_leaves_what_was_recorded_until_then() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("full", HARMFUL) else { return };
+        let (status, said) = harm(&program, engine, "full");
+        assert_eq!(status.code(), Some(125), "{said}");
+        assert!(said.contains("cannot be written: File too large"), "{said}");
+        decodes_up_to_its_end(&program.path("out"));
+    });
+}
+
+#[test]
+fn a_recording_is_a_secret_and_the_one_before_is_kept() {
+    let scratch = Scratch::new("secret-files");
+    let out = scratch.path("out");
+    for _ in 0..2 {
+        let options = RecordOptions { out: out.clone(), limit: Some(100), ..RecordOptions::new(["true"]) };
+        record(&options, &mut |_| {}).expect("it is recorded");
+    }
+    for folder in [out, scratch.path("out.old")] {
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        let files = fs::read_dir(&folder).expect("a folder").filter_map(Result::ok);
+        let mut names: Vec<_> = files.map(|file| (file.file_name(), mode(&file.path()))).collect();
+        names.sort();
+        let expected = ["code.bin", "image.json", "recording.json", "trace.pt", "truth.json"];
+        assert_eq!(names, expected.map(|name| (name.into(), 0o600)));
+    }
+}
