@@ -9,26 +9,27 @@ use super::{
     code::TracedCode,
     decode::{self, Layer, hash_text},
     layers::GRAPH_WORDS,
+    loaded::LoadedSession,
     options::{Input, LayerOptions},
     progress::{Progress, Size},
     segments::{TraceSegment, each, segments},
 };
 use crate::output;
+use crate::session::{SliceSink, layers};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
-    block::{Block, BlockDecoder},
+    block::Block,
     config::Config,
-    event::{Event, EventDecoder},
+    event::Event,
     graph::{
         ExecutionSink, Graph, Straight,
         edges::{EDGES, EdgeMap},
     },
     hash::AddressHash,
     image::{Image, Section},
-    last_ip::LastIp,
-    packet::{self, Ip, IpPacket, Packet, Packets, Tnt},
-    query::{AnswerSink, QueryDecoder},
+    packet::{self, Ip, IpPacket, Packet, Tnt},
+    query::AnswerSink,
 };
 use serde::Serialize;
 use std::{
@@ -96,12 +97,16 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     // In a recording's folder the first trace is that of the program's main thread.
     let traced = traces.first().context("there is no trace")?;
     let LayerOptions { layer, threads } = options.layers;
-    let code = options.input.code(traced, layer, &mut super::code::CodeFiles::new())?;
-    let trace = options.input.load(traced, &mut progress)?;
+    let loaded = LoadedSession::for_layer(layer, &options.input, traced, &mut progress)?;
+    let trace = loaded.alone().with_context(|| {
+        format!(
+            "{}: it has several traces, threads or programs, and one is measured: see `pugmark decode`",
+            traced.trace.display()
+        )
+    })?;
     ensure!(!trace.is_empty(), "{} is empty: there is nothing to measure", traced.trace.display());
     let seconds = Duration::from_secs_f64(options.seconds);
-    let config = options.input.config(traced)?;
-    let traced = BenchTrace { trace: &trace, code: &code, config };
+    let traced = BenchTrace { trace, code: loaded.code(0), config: loaded.config };
     let speed = measure(&traced, layer, threads, seconds, &mut progress)?;
     let line = match options.json {
         true => serde_json::to_string(&speed)?,
@@ -240,9 +245,6 @@ fn once(
 }
 
 /// Decodes a part of the trace and returns the number of items that the layer produced.
-///
-/// Each item is used by reference. A copy would read with wide loads what was just written by narrow stores, and such
-/// loads must wait until the stores are in the cache.
 fn count(
     trace: &[u8],
     image: Image<'_>,
@@ -250,48 +252,32 @@ fn count(
     layer: Layer,
     (graph, edges): (&mut Graph<'_>, &mut [u8; EDGES]),
 ) -> u64 {
-    let blocks = || BlockDecoder::with_config(trace, image, config);
+    let mut counted = Counted::default();
     match layer {
-        Layer::Packets => {
-            let mut packets = Packets::with_config(trace, config);
-            let (mut last_ip, mut taken) = (LastIp::new(), Counted::default());
-            while packets.sync_forward().is_some() {
-                let _ = packets.visit(&mut last_ip, &mut taken);
-            }
-            taken.0
+        Layer::Packets => drop(layers::packets(trace, config, &mut counted)),
+        Layer::Events => drop(layers::events(trace, config, |event| {
+            black_box(event);
+            counted.0 += 1;
+        })),
+        Layer::Query => drop(layers::answers(trace, config, &mut counted)),
+        Layer::Insns => layers::blocks(trace, image, config, graph, &mut counted),
+        Layer::Blocks => {
+            let mut blocks = CountedBlocks::default();
+            layers::blocks(trace, image, config, graph, &mut blocks);
+            return blocks.0;
         }
-        Layer::Events => {
-            let mut decoder = EventDecoder::with_config(trace, config);
-            let mut count = 0;
-            while decoder.sync_forward().is_some() {
-                while let Ok(Some(event)) = &decoder.next() {
-                    black_box(event);
-                    count += 1;
-                }
-            }
-            count
+        Layer::Edges => {
+            let mut map = EdgeMap::<false>::new(edges);
+            layers::blocks(trace, image, config, graph, &mut map);
+            return map.taken();
         }
-        Layer::Query => {
-            let mut decoder = QueryDecoder::with_config(trace, config);
-            let mut answers = Counted::default();
-            while decoder.sync_forward().is_some() {
-                let _ = decoder.visit(&mut answers);
-            }
-            answers.0
-        }
-        Layer::Insns => visited(blocks(), graph, Counted::default()).0,
-        Layer::Blocks => visited(blocks(), graph, CountedBlocks::default()).0,
-        Layer::Edges => visited(blocks(), graph, EdgeMap::<false>::new(edges)).taken(),
     }
+    counted.0
 }
 
-/// Visits the whole trace.
-fn visited<S: ExecutionSink>(mut decoder: BlockDecoder<'_>, graph: &mut Graph<'_>, mut sink: S) -> S {
-    while decoder.resync().is_some() {
-        let _ = decoder.visit(graph, &mut sink);
-    }
-    sink
-}
+impl SliceSink for Counted {}
+impl SliceSink for CountedBlocks {}
+impl SliceSink for EdgeMap<'_, false> {}
 
 /// Counts packets, answers, or instructions, and uses what each holds.
 #[derive(Default)]

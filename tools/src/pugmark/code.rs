@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow};
 use object::{Object, ObjectSegment};
 use pugmark_decoder_core::image::{AddressSpace, Section};
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     fs, io,
     ops::Range,
     path::{Path, PathBuf},
@@ -29,6 +29,43 @@ struct FileSection {
     base: u64,
     file: usize,
     range: Range<usize>,
+}
+
+impl FileSection {
+    fn end(&self) -> u64 {
+        self.base.saturating_add(self.range.len() as u64)
+    }
+
+    /// Adds the section's parts outside of ranges of addresses, which are in order and apart, to `parts`.
+    fn without(self, ranges: &[Range<u64>], parts: &mut Vec<Self>) {
+        let Self { base, file, range: Range { start, end } } = self;
+        let (last, mut from) = (self.end(), base);
+        let mut add = |from: u64, to: u64| {
+            let at = |address: u64| (start + (address - base) as usize).min(end);
+            if from < to {
+                parts.push(Self { base: from, file, range: at(from)..at(to) });
+            }
+        };
+        let first = ranges.partition_point(|range| range.end <= base);
+        for hole in ranges[first..].iter().take_while(|range| range.start < last) {
+            add(from, hole.start);
+            from = hole.end;
+        }
+        add(from, last);
+    }
+}
+
+/// Returns the ranges of addresses that follow one another without a gap.
+fn runs(bytes: &BTreeMap<u64, u8>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = vec![];
+    // The last address of all has none after it.
+    for (address, next) in bytes.keys().filter_map(|address| Some((*address, address.checked_add(1)?))) {
+        match runs.last_mut() {
+            Some(last) if last.end == address => last.end = next,
+            _ => runs.push(address..next),
+        }
+    }
+    runs
 }
 
 impl TracedCode {
@@ -106,6 +143,30 @@ impl TracedCode {
             self.sections.push(FileSection { base: *vaddr, file: known, range });
         }
         Ok(())
+    }
+
+    /// Replaces bytes by address, also those that are in no section.
+    pub fn patch(&mut self, bytes: &BTreeMap<u64, u8>) {
+        let runs = runs(bytes);
+        if runs.is_empty() {
+            return;
+        }
+        let file = self.add_file(bytes.values().copied().collect::<Vec<_>>().into());
+        let mut sections = vec![];
+        for section in std::mem::take(&mut self.sections) {
+            section.without(&runs, &mut sections);
+        }
+        let mut from = 0;
+        for run in runs {
+            let range = from..from + (run.end - run.start) as usize;
+            from = range.end;
+            sections.push(FileSection { base: run.start, file, range });
+        }
+        // In their order they are found by halving. Where some are over others, that must stay so.
+        let mut ordered = sections.clone();
+        ordered.sort_by_key(|section| section.base);
+        let are_apart = ordered.windows(2).all(|pair| pair[0].end() <= pair[1].base);
+        self.sections = if are_apart { ordered } else { sections };
     }
 
     /// Adds the segments of an ELF file, at their own addresses or moved so that the lowest begins at `base`.

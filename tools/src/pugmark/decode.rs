@@ -5,10 +5,11 @@ use super::{
     check::Check,
     code::TracedCode,
     layers,
-    loaded::LoadedSession,
+    loaded::{LoadedSession, SharedSession},
     options::{Input, LayerOptions},
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
+    segments::each,
     threads,
     totals::Json,
 };
@@ -113,11 +114,11 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
 
 /// A trace that was decoded.
 #[derive(Clone)]
-struct DecodedTrace {
+pub(super) struct DecodedTrace {
     /// The part of the recording that it is, if a recording's folder is decoded.
     part: Option<IndexedPart>,
     cpu: Option<Cpu>,
-    totals: Totals,
+    pub(super) totals: Totals,
     check: Option<Check>,
 }
 
@@ -160,14 +161,16 @@ impl DecodeOptions {
     }
 
     /// Decodes each trace.
-    fn decode(&self, traced: &Traced) -> Result<Vec<DecodedTrace>> {
+    pub(super) fn decode(&self, traced: &Traced) -> Result<Vec<DecodedTrace>> {
         let mut progress = Progress::stderr();
         let loaded = LoadedSession::for_layer(self.layers.layer, &self.input, traced, &mut progress)?;
         let sections = loaded.sections();
-        let session = loaded.session(&sections);
         let mut decoded = vec![];
-        for (number, trace) in loaded.traces.iter().enumerate() {
-            let totals = self.totals(&loaded, &session, number, &mut progress)?;
+        let all = match loaded.traces.len() {
+            1 => vec![self.totals(&loaded, &loaded.session(&sections), &mut progress)?],
+            _ => self.side_by_side(loaded.shared(&sections), loaded.traces.len(), &mut progress),
+        };
+        for (trace, totals) in loaded.traces.iter().zip(all) {
             if let Some(warning) = self.warning(traced, &totals) {
                 tell(format_args!("pugmark: warning: {warning}"));
             }
@@ -180,22 +183,41 @@ impl DecodeOptions {
         Ok(decoded)
     }
 
+    /// Decodes several traces of Intel PT, each on one thread.
+    fn side_by_side(&self, shared: SharedSession<'_>, count: usize, progress: &mut Progress) -> Vec<Totals> {
+        let (layer, hash) = (self.layers.layer, self.needs_hash());
+        let threads = self.layers.threads.get().min(count);
+        let mut hidden: Vec<_> = (1..threads).map(|_| Progress::hidden()).collect();
+        let mut workers: Vec<_> = std::iter::once(progress).chain(&mut hidden).collect();
+        let numbers: Vec<usize> = (0..count).collect();
+        each(&numbers, &mut workers, |progress, number| {
+            let session = shared.session();
+            let mut totals = decode_trace(&session, *number, layer, hash, progress);
+            totals.explain(session.traces[*number], session.config);
+            totals
+        })
+    }
+
+    const fn needs_hash(&self) -> bool {
+        self.hash || self.json || self.check
+    }
+
+    /// Decodes the only trace.
     fn totals(
         &self,
         loaded: &LoadedSession,
         session: &Session<'_>,
-        number: usize,
         progress: &mut Progress,
     ) -> Result<Totals> {
-        let (layer, hash) = (self.layers.layer, self.hash || self.json || self.check);
-        let (trace, config, threads) = (session.traces[number], session.config, self.layers.threads);
+        let (layer, hash) = (self.layers.layer, self.needs_hash());
+        let (trace, config, threads) = (session.traces[0], session.config, self.layers.threads);
         if self.branches.source != TraceContents::Pt {
             return branches::decode(trace, loaded.code(0), &self.branches, layer, hash, progress);
         }
         // The hash is of all addresses in order, and one thread follows the switches of a processor.
-        let alone = threads.get() == 1 || hash && layer.needs_code() || session.lanes.len() > 1;
+        let alone = threads.get() == 1 || hash && layer.needs_code() || session.images.len() > 1;
         let mut totals = match alone {
-            true => decode_trace(session, number, layer, hash, progress),
+            true => decode_trace(session, 0, layer, hash, progress),
             false => threads::decode(trace, loaded.code(0), config, layer, threads, progress),
         };
         totals.explain(trace, config);

@@ -10,24 +10,30 @@ use super::{
     walk::{Happening, Time, TraceClock},
 };
 use crate::output::{self, tell};
+use crate::session::SliceSink;
 use anyhow::{Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
-    flow::{FlowItem, InsnDecoder},
-    image::Image,
+    event::Event,
+    graph::{ExecutionSink, Straight},
+    hash::AddressHash,
 };
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
     io::{self, Write},
+    ops::Range,
     path::PathBuf,
     process::ExitCode,
 };
 
 /// The options of `pugmark diff`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "\
+#[command(
+    mut_arg("more", |more| more.index(3)),
+    after_help = "\
 Examples:
   pugmark diff good.rec bad.rec                       the first branch that went another way, and functions
   pugmark diff --object a.out good.rec bad.rec        the same, leaving libraries out
@@ -93,6 +99,7 @@ const UNKNOWN: &str = "[unknown]";
 /// If there is no trace or no code, the runs have different numbers of traces, or the output cannot be written.
 pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
+    ensure!(options.input.more.is_empty(), "two runs are compared, each in one file or folder");
     let mut inputs = [options.input.clone(), options.input.clone()];
     inputs[1].trace = options.other.clone();
     let [traces, others] = [inputs[0].traces()?, inputs[1].traces()?];
@@ -161,11 +168,10 @@ impl LoadedRun {
             traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
         let named = NamedSession::load(input, traced, &[], progress)?;
         ensure!(
-            named.names.len() == 1 && named.loaded.traces.len() == 1,
-            "{title}: it has {} threads and programs on {} processors: only runs of one thread can be \
-             compared, such as `perf record --per-thread` makes of a program without threads",
-            named.names.len(),
-            named.loaded.traces.len()
+            named.names.len() == 1,
+            "{title}: it has {} threads and programs: only runs of one thread can be compared, such as `perf record \
+             --per-thread` makes of a program without threads",
+            named.names.len()
         );
         Ok(Self { title, named })
     }
@@ -195,10 +201,6 @@ impl LoadedRun {
         &self.named.names[0]
     }
 
-    fn trace(&self) -> &[u8] {
-        &self.named.loaded.traces[0].bytes
-    }
-
     /// The place of an instruction, with its line of source if that is known.
     fn place(&self, ip: u64) -> String {
         let place = self.names().place(ip);
@@ -206,68 +208,101 @@ impl LoadedRun {
     }
 }
 
-/// The instructions of a trace, one after the other. Errors are skipped; decoding continues after them.
-struct Insns<'a> {
-    decoder: InsnDecoder<'a>,
-    synchronized: bool,
+/// The number of instructions of which one hash is kept.
+const CHUNK: u64 = 1 << 16;
+
+/// Follows the instructions of a run that are of an object file, or all. Errors are skipped.
+struct RunInsns<'a> {
     symbols: &'a TracedSymbols,
-    /// If set, only instructions of this object file are returned.
+    /// If set, only instructions of this object file are wanted.
     object: Option<&'a str>,
-    /// How many instructions were executed, returned or not.
+    /// The answers for instructions that were executed before.
+    known: FxHashMap<u64, bool>,
+    /// The number of instructions that were executed, and of those that were wanted.
     executed: u64,
+    wanted: u64,
+    /// The hash of each [`CHUNK`] of instructions, and of those that are left.
+    chunks: Vec<AddressHash>,
+    /// Of which instructions the addresses are kept; and each with how many were executed before it.
+    kept_range: Range<u64>,
+    kept: Vec<(u64, u64)>,
 }
 
-impl<'a> Insns<'a> {
-    fn of(run: &'a LoadedRun, image: Image<'a>, object: Option<&'a str>) -> Self {
-        let decoder = InsnDecoder::with_config(run.trace(), image, run.named.loaded.config);
-        Self { decoder, synchronized: false, symbols: run.names(), object, executed: 0 }
-    }
-
-    fn is_wanted(&self, ip: u64) -> bool {
-        self.object.is_none_or(|name| self.symbols.find(ip).object.is_some_and(|object| is_of(object, name)))
-    }
-}
-
-impl Iterator for Insns<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        loop {
-            if !self.synchronized {
-                self.decoder.resync()?;
-                self.synchronized = true;
-            }
-            match self.decoder.next() {
-                Ok(Some(FlowItem::Insn(insn))) => {
-                    self.executed += 1;
-                    if self.is_wanted(insn.ip) {
-                        return Some(insn.ip);
-                    }
-                }
-                Ok(Some(FlowItem::Event(_))) => {}
-                Ok(None) | Err(_) => self.synchronized = false,
-            }
+impl<'a> RunInsns<'a> {
+    fn of(run: &'a LoadedRun, object: Option<&'a str>, kept_range: Range<u64>) -> Self {
+        Self {
+            symbols: run.names(),
+            object,
+            known: FxHashMap::default(),
+            executed: 0,
+            wanted: 0,
+            chunks: vec![],
+            kept_range,
+            kept: vec![],
         }
     }
+
+    fn is_wanted(&mut self, ip: u64) -> bool {
+        let Self { symbols, object: Some(name), known, .. } = self else { return true };
+        *known.entry(ip).or_insert_with(|| symbols.find(ip).object.is_some_and(|object| is_of(object, name)))
+    }
+
+    fn insn(&mut self, ip: u64) {
+        if self.is_wanted(ip) {
+            if self.wanted.is_multiple_of(CHUNK) {
+                self.chunks.push(AddressHash::new());
+            }
+            self.chunks.iter_mut().last().into_iter().for_each(|hash| hash.add(ip));
+            if self.kept_range.contains(&self.wanted) {
+                self.kept.push((ip, self.executed));
+            }
+            self.wanted += 1;
+        }
+        self.executed += 1;
+    }
 }
 
-/// Finds where two traces part.
+impl SliceSink for RunInsns<'_> {
+    const ENDS_EARLY: bool = true;
+
+    fn is_done(&self) -> bool {
+        !self.kept_range.is_empty() && self.wanted >= self.kept_range.end
+    }
+}
+
+impl ExecutionSink for RunInsns<'_> {
+    const INSNS: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        insns.for_each(|ip| self.insn(ip));
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+/// Finds where two runs part: first the chunk of instructions, then the instruction in it.
 fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress) -> Parting {
-    let sections = runs.each_ref().map(|run| run.named.loaded.code(0).sections());
-    let [one, other] = [0, 1].map(|number| Image::new(&sections[number]));
-    let (mut left, mut right) = (Insns::of(&runs[0], one, object), Insns::of(&runs[1], other, object));
-    let (mut common, mut after) = (0, None);
-    progress.begin("comparing", Size::Bytes(runs[0].trace().len() as u64));
-    let next = loop {
-        let next = [left.next(), right.next()];
-        if next[0] != next[1] || next == [None, None] {
-            break next;
-        }
-        (common, after) = (common + 1, next[0]);
-        progress.step(|| left.decoder.held());
+    let sections = runs.each_ref().map(|run| run.named.loaded.sections());
+    let sessions = [0, 1].map(|number| runs[number].named.loaded.session(&sections[number]));
+    let mut follow = |number: usize, kept: Range<u64>| {
+        progress.begin("comparing", Size::Bytes(sessions[number].size()));
+        let mut insns = [RunInsns::of(&runs[number], object, kept)];
+        sessions[number].follow(&mut insns);
+        progress.end();
+        let [insns] = insns;
+        insns
     };
-    progress.end();
-    let before = left.executed - u64::from(next[0].is_some());
+    let all = [0, 1].map(|number| follow(number, 0..0));
+    let chunks = all[0].chunks.iter().zip(&all[1].chunks).take_while(|(one, other)| one == other).count();
+    // The last one before them is the last that is the same, if there is no other.
+    let least = all[0].wanted.min(all[1].wanted);
+    let from = (chunks as u64 * CHUNK).min(least).saturating_sub(1);
+    let kept = [0, 1].map(|number| follow(number, from..from + CHUNK + 1).kept);
+    let same = kept[0].iter().zip(&kept[1]).take_while(|((one, _), (other, _))| one == other).count();
+    let common = from + same as u64;
+    let after = same.checked_sub(1).map(|last| kept[0][last].0);
+    let next = [0, 1].map(|number| kept[number].get(same).map(|(ip, _)| *ip));
+    let before = kept[0].get(same).map_or(all[0].executed, |(_, executed)| *executed);
     let callers = if next == [None, None] { vec![] } else { runs[0].callers(before, progress) };
     let place = |number: usize, ip: Option<u64>| ip.map(|ip| runs[number].place(ip));
     Parting {

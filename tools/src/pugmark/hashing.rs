@@ -12,10 +12,12 @@ const BLOCKS: u32 = 14;
 
 /// Hashes the addresses of the blocks' instructions. A block that comes often is hashed as one run.
 ///
-/// All blocks must be of one image: its begin, its mode and its number of instructions identify a block.
+/// Its code, its begin, its mode and its number of instructions identify a block.
 #[derive(Debug)]
 pub(super) struct Hashing {
     hash: AddressHash,
+    /// The number of the code that is executed.
+    image: usize,
     known: Vec<Known>,
 }
 
@@ -23,6 +25,7 @@ pub(super) struct Hashing {
 struct Known {
     ip: u64,
     insns: u32,
+    image: usize,
     /// `None` if no block is here yet.
     mode: Option<ExecMode>,
     /// How often the block came, minus how often others with the same place came.
@@ -32,20 +35,27 @@ struct Known {
 
 impl Hashing {
     pub(super) fn new() -> Self {
-        Self { hash: AddressHash::new(), known: vec![Known::default(); 1 << BLOCKS] }
+        Self { hash: AddressHash::new(), image: 0, known: vec![Known::default(); 1 << BLOCKS] }
+    }
+
+    /// Turns to the code with this number, which the next blocks are of.
+    pub(super) const fn turn_to(&mut self, image: usize) {
+        self.image = image;
     }
 
     /// Adds the instructions of a block; `addresses` iterates over their addresses.
     #[inline]
     pub(super) fn add<I: Iterator<Item = u64>>(&mut self, block: &Block, addresses: impl Fn() -> I) {
-        let key = (block.ip ^ u64::from(block.insns) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let key = block.ip ^ u64::from(block.insns) << 48;
+        let key = key.wrapping_add((self.image as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let known = &mut self.known[(key >> (64 - BLOCKS)) as usize];
-        let is_known = (known.ip, known.insns, known.mode) == (block.ip, block.insns, Some(block.mode));
+        let is_known = (known.ip, known.insns, known.mode, known.image)
+            == (block.ip, block.insns, Some(block.mode), self.image);
         match &known.run {
             Some(run) if is_known => self.hash.add_run(run),
             _ => {
                 addresses().for_each(|address| self.hash.add(address));
-                known.meet(block, is_known, addresses);
+                known.meet(block, self.image, is_known, addresses);
             }
         }
     }
@@ -56,7 +66,13 @@ impl Hashing {
 }
 
 impl Known {
-    fn meet<I: Iterator<Item = u64>>(&mut self, block: &Block, is_known: bool, addresses: impl Fn() -> I) {
+    fn meet<I: Iterator<Item = u64>>(
+        &mut self,
+        block: &Block,
+        image: usize,
+        is_known: bool,
+        addresses: impl Fn() -> I,
+    ) {
         if is_known {
             self.seen += 1;
             if self.seen == OFTEN {
@@ -65,7 +81,8 @@ impl Known {
         } else if self.seen > 1 {
             self.seen -= 1;
         } else {
-            *self = Self { ip: block.ip, insns: block.insns, mode: Some(block.mode), seen: 1, run: None };
+            let Block { ip, insns, mode, .. } = *block;
+            *self = Self { ip, insns, image, mode: Some(mode), seen: 1, run: None };
         }
     }
 }
@@ -85,10 +102,13 @@ mod tests {
             let ip = 0x40_0000 + if often { (random >> 60) * 16 } else { (random >> 40) * 16 };
             let insns = 1 + (random >> 32) as u32 % 4;
             let mode = if random >> 36 & 0xf == 0 { ExecMode::Bits32 } else { ExecMode::Bits64 };
-            let width = if mode == ExecMode::Bits64 { 3 } else { 2 };
+            // Other code may be at the same place, in a block of the same length.
+            let image = (random >> 44) as usize % 2;
+            let width = if mode == ExecMode::Bits64 { 3 + image as u64 } else { 2 };
             let block =
                 Block { ip, end_ip: 0, insns, section: 0, mode, speculative: false, truncated: false };
             let addresses = || (0..u64::from(insns)).map(move |number| ip + width * number);
+            hashing.turn_to(image);
             hashing.add(&block, addresses);
             addresses().for_each(|address| plain.add(address));
             assert_eq!(hashing.hash(), plain, "{round}");

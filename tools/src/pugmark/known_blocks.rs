@@ -1,5 +1,6 @@
 //! The blocks that a trace has executed: each once, with a number, and how often which block came after which.
 
+use crate::session::Session;
 use pugmark_decoder_core::{
     block::{Block, Insns},
     event::{Event, EventKind},
@@ -9,6 +10,7 @@ use pugmark_decoder_core::{
     resume::Lost,
 };
 use rustc_hash::FxHashMap;
+use std::rc::Rc;
 
 /// What is noted of each block, and of each way from one block to the next one, when it comes first.
 pub(super) trait BlockNotes {
@@ -41,7 +43,9 @@ impl BlockNotes for NoNotes {
 /// A block mostly comes after the same one or two blocks. So each remembers two that came after it, and only others are
 /// looked for.
 pub(super) struct KnownBlocks<'a, N: BlockNotes> {
-    image: Image<'a>,
+    /// All code that there is, and the number of that which is executed now.
+    images: Rc<[Image<'a>]>,
+    now: u32,
     blocks: Vec<KnownBlock<N>>,
     numbers: FxHashMap<BlockKey, u32>,
     /// How often a block came after another one, without what is counted in [`KnownWay::times`].
@@ -50,6 +54,8 @@ pub(super) struct KnownBlocks<'a, N: BlockNotes> {
 
 struct KnownBlock<N: BlockNotes> {
     block: Block,
+    /// The number of its code.
+    image: u32,
     /// The address after its last instruction.
     next_ip: u64,
     /// The ways to the block at `next_ip`, and to the one of all others that came last.
@@ -71,8 +77,8 @@ struct KnownWay<W> {
 pub(super) const NO_BLOCK: u32 = 0;
 
 impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
-    /// Of code in this image. It must stay the same.
-    pub(super) fn new(image: Image<'a>) -> Self {
+    /// Makes an empty set of blocks of these images. Until [`turn_to`](Self::turn_to) is called, blocks are of `first`.
+    pub(super) fn new(images: Rc<[Image<'a>]>, first: usize) -> Self {
         // A block has at least one instruction.
         let none = Block {
             ip: 0,
@@ -83,10 +89,20 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
             speculative: false,
             truncated: false,
         };
-        let mut known =
-            Self { image, blocks: vec![], numbers: FxHashMap::default(), pairs: FxHashMap::default() };
+        let (numbers, pairs) = (FxHashMap::default(), FxHashMap::default());
+        let mut known = Self { images, now: first as u32, blocks: vec![], numbers, pairs };
         known.add(&none, N::Block::default());
         known
+    }
+
+    /// Makes the same for a session's lane, with the code that the lane begins with.
+    pub(super) fn of_lane(session: &Session<'a>, lane: usize) -> Self {
+        Self::new(session.images.clone(), session.lanes.get(lane).copied().unwrap_or(0))
+    }
+
+    /// Turns to the code with this number, which the next blocks are of.
+    pub(super) fn turn_to(&mut self, image: usize) {
+        self.now = image as u32;
     }
 
     /// Counts `block`, which comes after the block with the number `before`, or after [`NO_BLOCK`] if none leads to it.
@@ -96,7 +112,8 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         let last = &self.blocks[before as usize];
         let number = usize::from(block.ip != last.next_ip);
         let way = last.ways[number];
-        if key(&self.blocks[way.to as usize].block) == key(block) {
+        let known = &self.blocks[way.to as usize];
+        if key(&known.block, known.image) == key(block, self.now) {
             self.blocks[before as usize].ways[number].times += 1;
             return (way.to, way.notes);
         }
@@ -105,9 +122,9 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
 
     #[inline(never)]
     fn count_other(&mut self, before: u32, way: usize, block: &Block, notes: &mut N) -> (u32, N::Way) {
-        let known = self.numbers.get(&key(block));
+        let known = self.numbers.get(&key(block, self.now));
         let to = known.copied().unwrap_or_else(|| {
-            let noted = notes.block(block, self.insns_of(block));
+            let noted = notes.block(block, self.insns_of(block, self.now));
             self.add(block, noted)
         });
         let noted = notes.way(&self.blocks[before as usize].notes, &self.blocks[to as usize].notes);
@@ -121,9 +138,10 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
 
     fn add(&mut self, block: &Block, notes: N::Block) -> u32 {
         let number = u32::try_from(self.blocks.len()).expect("more blocks than fit into memory");
-        let next_ip = self.insns_of(block).last().map_or(0, |(ip, insn)| insn.next(ip));
-        self.numbers.insert(key(block), number);
-        self.blocks.push(KnownBlock { block: *block, next_ip, ways: Default::default(), notes });
+        let image = self.now;
+        let next_ip = self.insns_of(block, image).last().map_or(0, |(ip, insn)| insn.next(ip));
+        self.numbers.insert(key(block, image), number);
+        self.blocks.push(KnownBlock { block: *block, image, next_ip, ways: Default::default(), notes });
         number
     }
 
@@ -133,8 +151,14 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         &self.blocks[number as usize].notes
     }
 
-    fn insns_of(&self, block: &Block) -> Insns<'a> {
-        Insns::new(self.image, Asid::default(), block)
+    /// The instructions of each block, by its number.
+    pub(super) fn insns(&self) -> impl Iterator<Item = Insns<'a>> {
+        self.blocks.iter().map(|known| self.insns_of(&known.block, known.image))
+    }
+
+    fn insns_of(&self, block: &Block, image: u32) -> Insns<'a> {
+        let image = self.images.get(image as usize).copied().unwrap_or(Image::new(&[]));
+        Insns::new(image, Asid::default(), block)
     }
 
     /// Returns what was counted.
@@ -208,10 +232,10 @@ pub(super) const fn breaks(event: &Event) -> bool {
     matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }
 
-/// What tells a block from all others of an image.
-type BlockKey = (u64, u64, u32, ExecMode);
+/// The values that distinguish a block from all others.
+type BlockKey = (u64, u64, u32, ExecMode, u32);
 
 #[inline]
-const fn key(block: &Block) -> BlockKey {
-    (block.ip, block.end_ip, block.insns, block.mode)
+const fn key(block: &Block, image: u32) -> BlockKey {
+    (block.ip, block.end_ip, block.insns, block.mode, image)
 }

@@ -6,29 +6,20 @@ use super::{
     totals::{Totals, TraceError},
 };
 pub use crate::session::GRAPH_WORDS;
-use crate::session::{Session, SliceSink};
+use crate::session::{Session, SliceEnd, SliceSink, TraceSlice, layers};
 use pugmark_decoder_core::{
-    block::{self, Block, BlockDecoder, Insns},
+    Error,
+    block::{self, Block, Insns},
     config::Config,
-    event::{Event, EventDecoder},
+    event::Event,
     flow,
-    graph::{ExecutionSink, Graph, Straight},
-    image::Image,
-    packet::{Packet, Packets, Tnt},
-    query::{AnswerSink, QueryDecoder},
+    graph::{ExecutionSink, Straight},
+    packet::{Packet, PacketSink, Tnt, Tsc},
+    query::AnswerSink,
     resume::Lost,
 };
 
-/// The decoder of one layer, as far as counting needs it.
-pub(super) trait LayerDecoder {
-    /// Goes to the next place where decoding can begin. Returns false if there is none.
-    fn synchronize(&mut self) -> bool;
-
-    /// Decodes and counts all items up to the end of the trace or an error.
-    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError>;
-}
-
-/// A decoder that is asked for each item.
+/// A decoder of branch records that is asked for each item.
 pub(super) trait ItemDecoder {
     /// Goes to the next place where decoding can begin. Returns false if there is none.
     fn synchronize(&mut self) -> bool;
@@ -39,15 +30,10 @@ pub(super) trait ItemDecoder {
     /// such loads must wait until the stores are in the cache.
     fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError>;
 
-    /// Returns the offset in the trace that decoding has reached.
+    /// Returns the offset in the records that decoding has reached.
     fn offset(&self) -> u64;
-}
 
-impl<D: ItemDecoder> LayerDecoder for D {
-    fn synchronize(&mut self) -> bool {
-        ItemDecoder::synchronize(self)
-    }
-
+    /// Decodes and counts all items up to the end of the records or an error.
     fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError> {
         while self.count_next(totals)? {
             progress.step(|| self.offset());
@@ -56,9 +42,9 @@ impl<D: ItemDecoder> LayerDecoder for D {
     }
 }
 
-/// Decodes the whole trace and adds what it holds to `totals`. After an error, decoding continues at the next place
-/// where it can begin.
-pub(super) fn count(decoder: &mut impl LayerDecoder, mut totals: Totals, progress: &mut Progress) -> Totals {
+/// Decodes all records and adds what they hold to `totals`. After an error, decoding continues at the next place where
+/// it can begin.
+pub(super) fn count(decoder: &mut impl ItemDecoder, mut totals: Totals, progress: &mut Progress) -> Totals {
     while decoder.synchronize() {
         if let Err(error) = decoder.count_all(&mut totals, progress) {
             totals.errors.push(error);
@@ -69,81 +55,59 @@ pub(super) fn count(decoder: &mut impl LayerDecoder, mut totals: Totals, progres
 
 /// Counts what the packet layer returns.
 pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    let totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
-    count(&mut Packets::with_config(trace, config), totals, progress)
-}
-
-impl ItemDecoder for Packets<'_> {
-    fn synchronize(&mut self) -> bool {
-        self.sync_forward().is_some()
-    }
-
-    #[inline]
-    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
-        let Some(packet) = self.next() else { return Ok(false) };
-        let (_, packet) = packet?;
-        totals.packets += 1;
-        if let Packet::Tsc(tsc) = packet {
-            totals.tsc_first.get_or_insert(tsc.tsc);
-            totals.tsc_last = Some(tsc.tsc);
-        }
-        Ok(true)
-    }
-
-    #[inline]
-    fn offset(&self) -> u64 {
-        self.offset()
-    }
+    let totals = counted(progress, |counting| layers::packets(trace, config, counting));
+    Totals { bytes: trace.len() as u64, ..totals }
 }
 
 /// Counts what the event layer returns.
 pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    count(&mut EventDecoder::with_config(trace, config), Totals::default(), progress)
-}
-
-impl ItemDecoder for EventDecoder<'_> {
-    fn synchronize(&mut self) -> bool {
-        self.sync_forward().is_some()
-    }
-
-    #[inline]
-    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
-        match &self.next() {
-            Ok(Some(_)) => totals.events += 1,
-            Ok(None) => return Ok(false),
-            Err(error) => return Err((*error).into()),
-        }
-        Ok(true)
-    }
-
-    #[inline]
-    fn offset(&self) -> u64 {
-        self.offset()
-    }
+    let count = |counting: &mut Counting<'_>| {
+        layers::events(trace, config, |event| {
+            counting.totals.events += 1;
+            counting.progress.step(|| event.offset);
+        })
+    };
+    counted(progress, count)
 }
 
 /// Counts what the query layer returns.
 pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    count(&mut Visited(QueryDecoder::with_config(trace, config)), Totals::default(), progress)
+    counted(progress, |counting| layers::answers(trace, config, counting))
 }
 
-/// A decoder that passes everything to a visitor.
-struct Visited<D>(D);
-
-impl LayerDecoder for Visited<QueryDecoder<'_>> {
-    fn synchronize(&mut self) -> bool {
-        self.0.sync_forward().is_some()
-    }
-
-    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError> {
-        Ok(self.0.visit(&mut Counting { totals, progress })?)
-    }
+fn counted(progress: &mut Progress, decode: impl FnOnce(&mut Counting<'_>) -> Vec<Error>) -> Totals {
+    let mut totals = Totals::default();
+    let errors = decode(&mut Counting { totals: &mut totals, progress });
+    totals.errors.extend(errors.into_iter().map(TraceError::from));
+    totals
 }
 
-/// Counts what a visitor is given.
+/// Counts what a sink is given.
 struct Counting<'a> {
     totals: &'a mut Totals,
     progress: &'a mut Progress,
+}
+
+impl Counting<'_> {
+    #[inline]
+    fn packet_at(&mut self, offset: u64) {
+        self.totals.packets += 1;
+        self.progress.step(|| offset);
+    }
+}
+
+impl PacketSink for Counting<'_> {
+    #[inline]
+    fn packet(&mut self, offset: u64, _: Packet) {
+        self.packet_at(offset);
+    }
+
+    #[inline]
+    fn tsc(&mut self, offset: u64, tsc: Tsc) {
+        self.packet_at(offset);
+        self.totals.tsc_first.get_or_insert(tsc.tsc);
+        self.totals.tsc_last = Some(tsc.tsc);
+    }
 }
 
 impl AnswerSink for Counting<'_> {
@@ -182,28 +146,18 @@ pub fn blocks(session: &Session<'_>, trace: usize, hash: bool, progress: &mut Pr
     }
 }
 
-/// Counts the blocks with a graph that exists. Returns the last block, too, and the address after it.
-pub(super) fn blocks_to_the_end(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    graph: &mut Graph<'_>,
-) -> (Totals, Option<Block>, Option<u64>) {
-    let mut decoder = BlockDecoder::with_config(trace, image, config);
-    let mut blocks = BlocksToTheEnd::default();
-    while decoder.resync().is_some() {
-        if let Err(error) = decoder.visit(graph, &mut blocks) {
-            blocks.totals.errors.push(error.into());
-        }
-    }
-    (blocks.totals, blocks.last, decoder.ip())
+/// Counts blocks, and remembers the last one, and the address after it.
+#[derive(Default)]
+pub(super) struct BlocksToTheEnd {
+    pub(super) totals: Totals,
+    pub(super) last: Option<Block>,
+    pub(super) ip: Option<u64>,
 }
 
-/// Counts blocks, and remembers the last one.
-#[derive(Default)]
-struct BlocksToTheEnd {
-    totals: Totals,
-    last: Option<Block>,
+impl SliceSink for BlocksToTheEnd {
+    fn stops(&mut self, end: SliceEnd) {
+        self.ip = end.ip;
+    }
 }
 
 impl ExecutionSink for BlocksToTheEnd {
@@ -219,11 +173,20 @@ impl ExecutionSink for BlocksToTheEnd {
     fn event(&mut self, _: &Event) {
         self.totals.events += 1;
     }
+
+    fn lost(&mut self, lost: &Lost) {
+        if let Lost::Error(error) = lost {
+            self.totals.errors.push((*error).into());
+        }
+    }
 }
 
 /// What is done with the addresses of a block's instructions.
 trait Addresses {
     const WANTED: bool;
+
+    /// Turns to the code with this number, which the next blocks are of.
+    fn turn_to(&mut self, image: usize);
 
     fn add(&mut self, block: &Block, insns: &[Straight]);
 }
@@ -231,12 +194,18 @@ trait Addresses {
 impl Addresses for () {
     const WANTED: bool = false;
 
+    fn turn_to(&mut self, _: usize) {}
+
     #[inline]
     fn add(&mut self, _: &Block, _: &[Straight]) {}
 }
 
 impl Addresses for Hashing {
     const WANTED: bool = true;
+
+    fn turn_to(&mut self, image: usize) {
+        self.turn_to(image);
+    }
 
     #[inline]
     fn add(&mut self, block: &Block, insns: &[Straight]) {
@@ -286,7 +255,11 @@ impl<H: Addresses> ExecutionSink for CountingBlocks<'_, H> {
     }
 }
 
-impl<H: Addresses> SliceSink for CountingBlocks<'_, H> {}
+impl<H: Addresses> SliceSink for CountingBlocks<'_, H> {
+    fn begins(&mut self, slice: &TraceSlice) {
+        self.addresses.turn_to(slice.image);
+    }
+}
 
 /// A decoder of blocks, and the hash of the addresses of their instructions, if it is wanted.
 pub(super) struct HashedBlocks<D> {
@@ -334,7 +307,7 @@ impl Totals {
 mod tests {
     use super::*;
     use indicatif::ProgressBar;
-    use pugmark_decoder_core::image::{AddressSpace, Section};
+    use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 
     /// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
     const SYNC: &[u8] = b"\

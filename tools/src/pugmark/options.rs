@@ -11,7 +11,7 @@ use super::{
 use crate::number;
 use crate::output::tell;
 use crate::source::perf_data::PerfData;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use pugmark_decoder_core::config::Config;
 use std::{
@@ -22,8 +22,11 @@ use std::{
 /// A trace, the code that was traced, and how to decode them.
 #[derive(Args, Clone, Debug)]
 pub struct Input {
-    /// A trace file, `-` for standard input, a folder that `pugmark record` has made, or a file of `perf record`
+    /// A trace file, `-` for standard input, a folder that `pugmark record` has made, or files of `perf record`
     pub trace: PathBuf,
+    /// More files of the same recording, as `perf record --switch-output` makes them
+    #[arg(hide = true)]
+    pub more: Vec<PathBuf>,
     /// A list of files and addresses, as `pugmark record` writes it; repeatable
     #[arg(long, value_name = "IMAGE.json", help_heading = CODE)]
     pub image: Vec<PathBuf>,
@@ -55,16 +58,19 @@ pub struct LayerOptions {
 const CODE: &str = "Code that was traced";
 
 impl Input {
-    /// Returns the trace, or the traces of the folder or of the file of `perf record`.
+    /// Returns the trace, or the traces of the folder or of the files of `perf record`.
     ///
     /// # Errors
-    /// If the folder does not hold a recording, or perf's file cannot be read.
+    /// If the folder does not hold a recording, perf's files cannot be read, or there are several of something else.
     pub fn traces(&self) -> Result<Vec<Traced>> {
-        // With --kcore perf makes a folder of that name.
-        for file in [self.trace.clone(), self.trace.join("data")] {
-            if PerfData::is_one(&file) {
-                return Ok(vec![Traced::in_perf_data(&file)?]);
+        let files: Vec<_> = std::iter::once(&self.trace).chain(&self.more).cloned().collect();
+        let other = files.iter().find(|file| !PerfData::is_one(file));
+        match other {
+            None => return Ok(vec![Traced::in_perf_data(&files)?]),
+            Some(other) if files.len() > 1 => {
+                bail!("{} is no file of `perf record`: only those can be several", other.display())
             }
+            Some(_) => {}
         }
         match self.trace.is_dir() {
             true => Traced::in_folder(&self.trace),
@@ -96,6 +102,7 @@ impl Input {
             for sections in [&perf.code, &perf.kernel] {
                 code.add_sections(Path::new(""), sections, read, &traced.trace.display().to_string())?;
             }
+            code.patch(&perf.changed);
         }
         for image in &self.image {
             code.add_image(image)?;

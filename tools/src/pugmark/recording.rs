@@ -6,7 +6,7 @@ use crate::description::Description;
 use crate::output::tell;
 use crate::perf_clock::PerfClock;
 use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
-use crate::timeline::{CodePart, ProcessTimeline, SpaceId};
+use crate::timeline::{CodePart, KernelBytes, ProcessTimeline, SpaceId};
 use anyhow::{Context, Result, ensure};
 use object::ReadCache;
 use pugmark_recorder::files::{IMAGE, INDEX, TRACE, TRUTH};
@@ -63,6 +63,8 @@ pub struct PerfTrace {
     pub kernel: Vec<ImageSection>,
     /// The text of the kernel's /proc/kallsyms, if perf kept a copy of it.
     pub kallsyms: Option<PathBuf>,
+    /// Bytes of the kernel's code that were others when they were executed, by address.
+    pub changed: KernelBytes,
 }
 
 impl PerfTrace {
@@ -71,6 +73,7 @@ impl PerfTrace {
     /// # Errors
     /// If the copy cannot be read.
     pub fn kernel_beside(file: &Path) -> Result<Self> {
+        let file = PerfData::header_of(file);
         let kcore = file.with_file_name(KCORE);
         let kernel = if kcore.is_file() { kernel(&kcore)? } else { vec![] };
         let kallsyms = Some(file.with_file_name(KALLSYMS)).filter(|file| file.is_file());
@@ -145,12 +148,14 @@ impl Traced {
         Self { trace: trace.into(), image, description, ..Self::default() }
     }
 
-    /// Returns what is in a file of `perf record`. The kernel's code is there if perf kept a copy of it (`--kcore`).
+    /// Returns what is in the files of a recording of `perf record`, which must be at least one. The kernel's code is
+    /// there if perf kept a copy of it (`--kcore`) beside the first one.
     ///
     /// # Errors
-    /// If the file cannot be read, or has no traces of Intel PT.
-    pub fn in_perf_data(file: &Path) -> Result<Self> {
-        let PerfData { traces, records, cpu, clocks, clock, problems } = PerfData::read(file)?;
+    /// If a file cannot be read, or has no traces of Intel PT, or they are of several recordings.
+    pub fn in_perf_data(files: &[PathBuf]) -> Result<Self> {
+        let file = files.first().context("no file is given")?.as_path();
+        let PerfData { traces, records, cpu, clocks, clock, problems } = PerfData::read_all(files)?;
         let cut = problems.first().map(|problem| format!("; {problem}")).unwrap_or_default();
         ensure!(!traces.is_empty(), "{}: there is no byte of a trace in it{cut}", file.display());
         let timeline = ProcessTimeline::of(&records);
@@ -211,16 +216,13 @@ impl PerfRecording {
     pub fn code(
         &self,
         space: Option<SpaceId>,
+        changed: KernelBytes,
         symfs: Option<&Path>,
         missing: &mut BTreeSet<PathBuf>,
     ) -> PerfTrace {
-        let parts = self
-            .timeline
-            .kernel()
-            .into_iter()
-            .chain(space.map(|space| self.timeline.code(space)).into_iter().flatten());
-        let code = parts.filter_map(|part| section(&part, symfs, missing)).collect();
-        PerfTrace { code, ..self.kernel.clone() }
+        let parts = space.map(|space| self.timeline.code(space)).unwrap_or_default();
+        let code = parts.iter().filter_map(|part| section(part, symfs, missing)).collect();
+        PerfTrace { code, changed, ..self.kernel.clone() }
     }
 }
 

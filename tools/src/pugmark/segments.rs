@@ -107,20 +107,20 @@ fn lead(trace: &[u8], config: Config<'_>, psb: usize) -> Option<usize> {
     (branches == BRANCHES).then(|| packets.offset() as usize)
 }
 
-/// Lets each worker take one segment after the other, and returns what they made of them, in the order of the trace.
-/// The first worker is the calling thread's.
-pub(super) fn each<'a, W: Send, R: Send>(
-    segments: &[TraceSegment<'a>],
+/// Lets each worker take one item after the other, such as a segment, and returns what they made of them, in the order
+/// of the items. The first worker is the calling thread's.
+pub(super) fn each<T: Sync, W: Send, R: Send>(
+    items: &[T],
     workers: &mut [W],
-    work: impl Fn(&mut W, &TraceSegment<'a>) -> R + Sync,
+    work: impl Fn(&mut W, &T) -> R + Sync,
 ) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let go = |worker: &mut W| {
         let mut done = vec![];
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(segment) = segments.get(number) else { return done };
-            done.push((number, work(worker, segment)));
+            let Some(item) = items.get(number) else { return done };
+            done.push((number, work(worker, item)));
         }
     };
     let go = &go;

@@ -3,11 +3,12 @@
 use super::{
     code::TracedCode,
     decode::{self, Layer},
-    layers::{self, GRAPH_WORDS},
+    layers::{self, BlocksToTheEnd, GRAPH_WORDS},
     progress::{Progress, Size},
     segments::{TraceSegment, each, segments},
     totals::Totals,
 };
+use crate::session;
 use pugmark_decoder_core::{
     block::Block,
     config::Config,
@@ -74,7 +75,9 @@ fn decode_segments(
                 Layer::Events => (layers::events(bytes, config, &mut Progress::hidden()), None, None),
                 Layer::Query => (layers::query(bytes, config, &mut Progress::hidden()), None, None),
                 Layer::Insns | Layer::Blocks | Layer::Edges => {
-                    layers::blocks_to_the_end(bytes, image, config, graph)
+                    let mut found = BlocksToTheEnd::default();
+                    session::layers::blocks(bytes, image, config, graph, &mut found);
+                    (found.totals, found.last, found.ip)
                 }
             };
             if layer == Layer::Insns {

@@ -1,13 +1,15 @@
 //! The walk.
 
-use super::{Session, TraceSlice};
+use super::{
+    Session, TraceSlice, layers,
+    switch::{SwitchedSink, TraceOwner},
+};
 use pugmark_decoder_core::{
-    block::BlockDecoder,
     config::Dialect,
     graph::{ExecutionSink, Graph, WORDS_PER_BLOCK},
     image::Image,
     packet::Packet,
-    resume::{BlockStream, Kept, Lost},
+    resume::{BlockStream, Kept},
     time::Span,
 };
 
@@ -49,6 +51,8 @@ pub struct SliceEnd {
     pub span: Span,
     /// The offset in the trace.
     pub offset: u64,
+    /// The address that comes next, if it is known.
+    pub ip: Option<u64>,
 }
 
 impl<'a> Session<'a> {
@@ -73,16 +77,27 @@ impl<'a> Session<'a> {
         let mut kept: Vec<Kept> = cut.iter().map(|_| <Kept>::new()).collect();
         let mut streams: Vec<_> =
             kept.iter_mut().map(|kept| BlockStream::new(Image::new(&[]), self.config, kept)).collect();
-        for slice in slices {
-            let lane = if sinks.len() == 1 { 0 } else { slice.lane };
-            let Some(sink) = sinks.get_mut(lane) else { continue };
-            sink.begins(slice);
-            let graph = graphs.of(self.lanes.get(slice.lane).copied().unwrap_or_default());
-            match cut.binary_search(&slice.trace) {
-                Ok(number) => self.go_on(slice, &mut streams[number], graph, sink),
-                Err(_) => self.whole(slice, graph, sink),
+        let mut owners = vec![TraceOwner::default(); cut.len()];
+        for (number, slice) in slices.iter().enumerate() {
+            let graph = graphs.of(slice.image);
+            match (cut.binary_search(&slice.trace), self.switch_ip.filter(|_| !S::EDGES)) {
+                (Ok(cut), Some(at)) => {
+                    let after = slices[number + 1..].iter().find(|after| after.trace == slice.trace);
+                    let after = after.filter(|after| after.is_switch).map(|after| after.lane);
+                    let mut sink = SwitchedSink::new(sinks, &mut owners[cut], slice, after, at);
+                    self.go_on(slice, &mut streams[cut], graph, &mut sink);
+                }
+                (cut, _) => {
+                    let lane = if sinks.len() == 1 { 0 } else { slice.lane };
+                    let Some(sink) = sinks.get_mut(lane) else { continue };
+                    sink.begins(slice);
+                    match cut {
+                        Ok(cut) => self.go_on(slice, &mut streams[cut], graph, sink),
+                        Err(_) => self.whole(slice, graph, sink),
+                    }
+                }
             }
-            if S::ENDS_EARLY && sink.is_done() {
+            if S::ENDS_EARLY && sinks.iter().any(SliceSink::is_done) {
                 return;
             }
         }
@@ -90,19 +105,12 @@ impl<'a> Session<'a> {
 
     /// Decodes a slice that is all of its trace.
     fn whole<S: SliceSink>(&self, slice: &TraceSlice, graph: &mut Graph<'_>, sink: &mut S) {
-        let (trace, image) = (self.traces[slice.trace], self.image(slice.lane));
+        let (trace, image) = (self.traces[slice.trace], self.image(slice.image));
         if S::ENDS_EARLY && self.config.dialect == Dialect::Manual {
             let mut kept = <Kept>::new();
             return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), graph, sink);
         }
-        let mut decoder = BlockDecoder::with_config(trace, image, self.config);
-        while decoder.resync().is_some() {
-            let end = decoder.visit(graph, sink);
-            sink.stops(SliceEnd { span: decoder.span(), offset: decoder.offset() });
-            if let Err(error) = end {
-                sink.lost(&Lost::Error(error));
-            }
-        }
+        layers::blocks(trace, image, self.config, graph, sink);
     }
 
     /// Decodes the next slice of a trace.
@@ -114,7 +122,7 @@ impl<'a> Session<'a> {
         sink: &mut S,
     ) {
         let trace = self.traces[slice.trace];
-        stream.set_image(self.image(slice.lane));
+        stream.set_image(self.image(slice.image));
         let to = slice.range.end.saturating_add(read_ahead(trace, slice.range.end)).min(trace.len());
         let bytes = trace.get(stream.offset() as usize..to).unwrap_or_default();
         for chunk in bytes.chunks(if S::ENDS_EARLY { CHUNK } else { bytes.len().max(1) }) {
@@ -126,7 +134,7 @@ impl<'a> Session<'a> {
         if slice.range.end == trace.len() {
             stream.finish(graph, sink);
             let offset = slice.range.end as u64;
-            sink.stops(SliceEnd { span: Span::at(offset), offset });
+            sink.stops(SliceEnd { span: Span::at(offset), offset, ip: stream.ip() });
         }
     }
 }

@@ -1,17 +1,22 @@
 //! One walk over the traces of a session, which switches code and thread where the timeline says.
 //!
 //! A trace is cut into [slices](TraceSlice): parts in which one thread runs the same code. Slices of one thread with
-//! the same code are a *lane*, also if they are of several processors. [`Session::follow`] goes through the slices in
-//! the order of time and passes each to the sink of its lane, so that a sink sees one thread as if it had run alone.
+//! the same program are a *lane*, also if they are of several processors. [`Session::follow`] goes through the slices
+//! in the order of time and passes each to the sink of its lane, so that a sink sees one thread as if it had run alone.
 //!
 //! # Where a switch takes effect
 //!
 //! Linux switches threads in the kernel, and so does a thread that executes another program or maps other code. The
 //! records of that have a time of their own, and those of the trace are estimates. So what is due takes effect at the
 //! first event at or after its time before which the trace was in the kernel, or off: there both have the same code.
+//!
+//! The instructions there are the new thread's from that place on; if it is known where the kernel's function begins
+//! that switches threads ([`Session::switch_ip`]), from its first instruction on.
 
 mod follow;
+pub mod layers;
 mod places;
+mod switch;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +25,7 @@ pub use places::{TurnPlace, places};
 
 use pugmark_decoder_core::{config::Config, image::Image};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// A part of a trace in which one thread runs the same code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +36,10 @@ pub struct TraceSlice {
     pub range: Range<usize>,
     /// The number of its lane.
     pub lane: usize,
+    /// The number of its code.
+    pub image: usize,
+    /// Another thread runs than in the slice of the trace before.
+    pub is_switch: bool,
     /// When it begins, as TSC; 0 if the trace has no time.
     pub tsc: u64,
 }
@@ -43,27 +53,30 @@ pub struct Session<'a> {
     pub near: Vec<u64>,
     /// The configuration to read them with.
     pub config: Config<'a>,
-    /// The code that lanes have.
-    pub images: Vec<Image<'a>>,
-    /// The number of each lane's code.
+    /// The code that slices have.
+    pub images: Rc<[Image<'a>]>,
+    /// The number of the code that each lane begins with. The kernel's part of it may change from slice to slice.
     pub lanes: Vec<usize>,
     /// Their slices. Those of one trace are in their order, one after the other, and there is at least one of each.
     pub slices: Vec<TraceSlice>,
+    /// Where the kernel's function begins that switches threads, if it is known.
+    pub switch_ip: Option<u64>,
 }
 
 impl<'a> Session<'a> {
     /// A session of one trace with one lane.
     #[must_use]
     pub fn alone(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
-        let slices = vec![TraceSlice { trace: 0, range: 0..trace.len(), lane: 0, tsc: 0 }];
-        Self { traces: vec![trace], near: vec![0], config, images: vec![image], lanes: vec![0], slices }
+        let slices =
+            vec![TraceSlice { trace: 0, range: 0..trace.len(), lane: 0, image: 0, is_switch: false, tsc: 0 }];
+        let images = Rc::new([image]);
+        Self { traces: vec![trace], near: vec![0], config, images, lanes: vec![0], slices, switch_ip: None }
     }
 
-    /// The code of a lane.
+    /// Returns the code with a number, which is empty if there is no such number.
     #[must_use]
-    pub fn image(&self, lane: usize) -> Image<'a> {
-        let image = self.lanes.get(lane).and_then(|number| self.images.get(*number));
-        image.copied().unwrap_or(Image::new(&[]))
+    pub fn image(&self, number: usize) -> Image<'a> {
+        self.images.get(number).copied().unwrap_or(Image::new(&[]))
     }
 
     /// The number of bytes in all traces.

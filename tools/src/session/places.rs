@@ -26,7 +26,7 @@ enum TraceLocation {
 }
 
 /// The lowest address of the kernel: the upper half of the address space.
-const KERNEL: u64 = 1 << 63;
+pub(super) const KERNEL: u64 = 1 << 63;
 /// Packets have this many bits of the TSC.
 const TSC_BITS: u32 = 56;
 

@@ -2,7 +2,7 @@ use super::*;
 use pugmark_decoder_core::{
     block::Block,
     event::Event,
-    graph::ExecutionSink,
+    graph::{ExecutionSink, Straight},
     image::{AddressSpace, Section},
     resume::Lost,
 };
@@ -66,7 +66,7 @@ fn a_switch_takes_effect_in_the_kernel() {
     let found = places(&trace, Config::default(), &[0, 15], 0).unwrap();
     assert_eq!(found.iter().map(|place| (place.number, place.tsc)).collect::<Vec<_>>(), [(0, 10), (1, 20)]);
     let cut = found[1].offset;
-    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, tsc };
+    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, image: lane, is_switch: true, tsc };
     let session = Session {
         traces: vec![&trace],
         near: vec![0],
@@ -74,6 +74,7 @@ fn a_switch_takes_effect_in_the_kernel() {
         images: sections.iter().map(|sections| Image::new(sections)).collect(),
         lanes: vec![0, 1],
         slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+        switch_ip: None,
     };
     let mut seen = [Seen::default(), Seen::default()];
     session.follow(&mut seen);
@@ -83,9 +84,83 @@ fn a_switch_takes_effect_in_the_kernel() {
     assert_eq!(seen[1], Seen { blocks: vec![kernel, kernel, (0x1002, 1)], errors: 0, begins: 1 });
     // One sink for all, with the code of the first program.
     let mut alone = [Seen::default()];
-    Session { lanes: vec![0, 0], ..session.clone() }.follow(&mut alone);
+    let mut slices = session.slices.clone();
+    slices.iter_mut().for_each(|slice| slice.image = 0);
+    Session { slices, ..session.clone() }.follow(&mut alone);
     assert_eq!(alone[0].blocks, [(0x1000, 1), kernel, kernel, (0x1002, 2)]);
     assert_eq!(alone[0].begins, 2);
+}
+
+/// ffffffff81000000: jmp rax; 2: nop; jmp 8; 8, which switches threads: nop; jmp rax.
+const SWITCHES: Section<'_> = Section {
+    base: 0xffff_ffff_8100_0000,
+    bytes: &[0xff, 0xe0, 0x90, 0xeb, 0x03, 0xcc, 0xcc, 0xcc, 0x90, 0xff, 0xe0],
+    space: AddressSpace::Any,
+};
+
+/// The addresses of the instructions of each lane, in one sink.
+#[derive(Debug, Default, PartialEq)]
+struct InLanes {
+    lane: usize,
+    insns: Vec<(usize, u64)>,
+}
+
+impl SliceSink for InLanes {
+    fn begins(&mut self, slice: &TraceSlice) {
+        self.lane = slice.lane;
+    }
+}
+
+impl ExecutionSink for InLanes {
+    const INSNS: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        self.insns.extend(insns.map(|ip| (self.lane, ip)));
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+#[test]
+fn threads_switch_where_the_kernels_function_for_that_begins() {
+    // A system call, the switch, and what goes on in a program.
+    let before = [&psb(10, 0x1000)[..], &TO_KERNEL].concat();
+    let after = [&[0x6d, 2, 0, 0, 0x81, 0xff, 0xff][..], &TO_KERNEL].concat();
+    let trace = [&before[..], &after, &TO_PROGRAM, &[0x01]].concat();
+    let sections =
+        PROGRAMS.map(|bytes| [Section { base: 0x1000, bytes, space: AddressSpace::Any }, SWITCHES]);
+    let (early, late) = (before.len(), before.len() + after.len());
+    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, image: lane, is_switch: true, tsc };
+    let (kernel, at) = (SWITCHES.base, SWITCHES.base + 8);
+    // The record's time is before the function begins, or after it.
+    for (cut, switch_ip) in [(early, Some(at)), (late, Some(at)), (late, None)] {
+        let session = Session {
+            traces: vec![&trace],
+            near: vec![0],
+            config: Config::default(),
+            images: sections.iter().map(|sections| Image::new(sections)).collect(),
+            lanes: vec![0, 1],
+            slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+            switch_ip,
+        };
+        let mut seen = [Seen::default(), Seen::default()];
+        session.follow(&mut seen);
+        let blocks = seen.map(|seen| seen.blocks);
+        let mut alone = [InLanes::default()];
+        session.follow(&mut alone);
+        let [InLanes { insns, .. }] = alone;
+        let first = [(0, 0x1000), (0, kernel), (0, kernel + 2), (0, kernel + 3)];
+        let second = [(1, at), (1, at + 1), (1, kernel), (1, 0x1002)];
+        match switch_ip {
+            Some(_) => {
+                assert_eq!(blocks[0], [(0x1000, 1), (kernel, 1), (kernel + 2, 2)], "{cut}");
+                assert_eq!(blocks[1], [(at, 2), (kernel, 1), (0x1002, 1)], "{cut}");
+                assert_eq!(insns, [first, second].concat(), "{cut}");
+            }
+            // Then a packet tells.
+            None => assert_ne!(insns, [first, second].concat()),
+        }
+    }
 }
 
 #[test]
@@ -97,7 +172,7 @@ fn what_comes_right_before_a_switch_is_the_first_programs() {
     let cut = found[1].offset;
     assert_eq!((found.len(), cut), (2, trace.len() / 2));
     let sections = PROGRAMS.map(|bytes| [Section { base: 0x1000, bytes, space: AddressSpace::Any }]);
-    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, tsc };
+    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, image: lane, is_switch: true, tsc };
     let session = Session {
         traces: vec![&trace],
         near: vec![0],
@@ -105,6 +180,7 @@ fn what_comes_right_before_a_switch_is_the_first_programs() {
         images: sections.iter().map(|sections| Image::new(sections)).collect(),
         lanes: vec![0, 1],
         slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+        switch_ip: None,
     };
     let mut seen = [Seen::default(), Seen::default()];
     session.follow(&mut seen);
@@ -147,12 +223,14 @@ fn slices_of_several_traces_come_in_the_order_of_time() {
         traces: traces.iter().map(|trace| &**trace).collect(),
         near: vec![0; 2],
         config: Config::default(),
-        images: vec![Image::new(&sections)],
+        images: Rc::new([Image::new(&sections)]),
         lanes: vec![0],
         slices,
+        switch_ip: None,
     };
     let half = traces[0].len() / 2;
-    let slice = |trace: usize, range, tsc| TraceSlice { trace, range, lane: 0, tsc };
+    let slice =
+        |trace: usize, range, tsc| TraceSlice { trace, range, lane: 0, image: 0, is_switch: false, tsc };
     struct Order(Vec<u64>);
     impl SliceSink for Order {
         fn begins(&mut self, slice: &TraceSlice) {

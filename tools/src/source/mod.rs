@@ -7,4 +7,4 @@
 pub mod perf_data;
 mod system;
 
-pub use system::{Mapping, SystemChange, SystemRecord, SystemTask};
+pub use system::{Mapping, SystemChange, SystemRecord, SystemTask, TextPoke};

@@ -53,10 +53,23 @@ pub enum SystemChange {
         /// The thread that runs, if that is known. A process of -1 stands for that of the thread.
         to: Option<SystemTask>,
     },
+    /// The kernel's code changes.
+    Poke(TextPoke),
     /// Some of a trace was lost.
     TraceLost,
     /// Records were lost.
     RecordsLost(u64),
+}
+
+/// A change of the kernel's code, in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextPoke {
+    /// The address.
+    pub address: u64,
+    /// The bytes that were there; empty if no code was.
+    pub old: Arc<[u8]>,
+    /// The bytes that are there now; empty if none are.
+    pub new: Arc<[u8]>,
 }
 
 /// Memory that a process has mapped.

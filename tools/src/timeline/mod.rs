@@ -10,11 +10,15 @@
 //! mapping at the same addresses, or another program.
 //!
 //! A new process shares its parent's space until it maps something itself. Nothing is copied for it.
+//!
+//! The kernel's code is the same for all processes, but changes in place: each change makes another [`KernelState`].
 
+mod kernel;
 mod spaces;
 #[cfg(test)]
 mod tests;
 
+pub use kernel::{KernelBytes, KernelState, KernelText};
 pub use spaces::{CodePart, SpaceId};
 
 use crate::source::{SystemChange, SystemRecord, SystemTask};
@@ -52,6 +56,7 @@ pub struct ProcessTimeline {
     processes: FxHashMap<i32, Changes<SpaceId>>,
     /// The present mappings of each process, while the timeline is made.
     mapped: FxHashMap<i32, Mapped>,
+    kernel: KernelText,
     /// The process of each thread.
     threads: FxHashMap<i32, Changes<i32>>,
     names: FxHashMap<i32, Changes<Arc<str>>>,
@@ -64,7 +69,7 @@ pub struct ProcessTimeline {
 }
 
 /// From a time on, a thread runs, with the code of a space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTurn {
     /// In the clock of the source.
     pub time: u64,
@@ -72,9 +77,11 @@ pub struct ThreadTurn {
     pub task: Option<SystemTask>,
     /// The mappings of its process, if they are known.
     pub space: Option<SpaceId>,
+    /// The kernel's code.
+    pub kernel: KernelState,
 }
 
-/// The kernel's process.
+/// The process that perf's records of the kernel's code name. The code is in no file, or in modules before linking.
 const KERNEL: i32 = -1;
 
 impl ProcessTimeline {
@@ -89,6 +96,7 @@ impl ProcessTimeline {
             timeline.record(record);
         }
         timeline.mapped = FxHashMap::default();
+        timeline.kernel.finish();
         timeline
     }
 
@@ -141,6 +149,7 @@ impl ProcessTimeline {
                     self.runs.entry(*cpu).or_default().set(*time, *to);
                 }
             }
+            SystemChange::Poke(poke) => self.kernel.add(*time, poke),
             SystemChange::RecordsLost(count) => self.losses.push((*time, *count)),
             SystemChange::TraceLost => self.trace_losses.push((*time, *cpu)),
         }
@@ -172,7 +181,7 @@ impl ProcessTimeline {
     /// The name of a thread when its turn begins: of the program that it executes with this code.
     #[must_use]
     pub fn name(&self, turn: ThreadTurn) -> Option<&Arc<str>> {
-        let ThreadTurn { time, task, space } = turn;
+        let ThreadTurn { time, task, space, .. } = turn;
         let task = task?;
         let spaces = self.processes.get(&task.pid).into_iter().flat_map(|spaces| &spaces.0);
         let begun = spaces.filter(|(_, own)| Some(*own) == space).map(|(from, _)| *from).min();
@@ -186,11 +195,10 @@ impl ProcessTimeline {
         self.spaces.code(space)
     }
 
-    /// The code that the source has named as the kernel's.
+    /// Returns the changes of the kernel's code.
     #[must_use]
-    pub fn kernel(&self) -> Vec<CodePart> {
-        let space = self.processes.get(&KERNEL).and_then(|spaces| spaces.0.last());
-        space.map(|(_, space)| self.code(*space)).unwrap_or_default()
+    pub const fn kernel(&self) -> &KernelText {
+        &self.kernel
     }
 
     /// Returns the threads that ran while the trace of a processor was taken.
@@ -227,7 +235,7 @@ impl ProcessTimeline {
     fn begin(&self, mut turns: Vec<ThreadTurn>) -> Vec<ThreadTurn> {
         match turns.first_mut() {
             Some(first) => first.time = 0,
-            None => turns.push(ThreadTurn { time: 0, task: None, space: None }),
+            None => self.add_kernel(&mut turns, ThreadTurn::default(), u64::MAX),
         }
         turns
     }
@@ -244,11 +252,23 @@ impl ProcessTimeline {
         let spaces = self.processes.get(&pid);
         let first =
             spaces.and_then(|spaces| spaces.at(from).or_else(|| spaces.0.first().map(|(_, space)| space)));
-        push(turns, ThreadTurn { time: from, task: Some(task), space: first.copied() });
-        for (time, space) in spaces.into_iter().flat_map(|spaces| &spaces.0) {
-            if (from + 1..to).contains(time) {
-                push(turns, ThreadTurn { time: *time, task: Some(task), space: Some(*space) });
-            }
+        let own = spaces.into_iter().flat_map(|spaces| &spaces.0);
+        let own = own.filter(|(time, _)| (from + 1..to).contains(time));
+        let all: Vec<_> = std::iter::once((from, first.copied()))
+            .chain(own.map(|(time, space)| (*time, Some(*space))))
+            .collect();
+        let ends = all.iter().skip(1).map(|(time, _)| *time).chain([to]);
+        for ((time, space), end) in all.iter().zip(ends) {
+            let turn = ThreadTurn { time: *time, task: Some(task), space: *space, ..ThreadTurn::default() };
+            self.add_kernel(turns, turn, end);
+        }
+    }
+
+    /// Adds a turn, and another one for each change of the kernel's code up to a time.
+    fn add_kernel(&self, turns: &mut Vec<ThreadTurn>, turn: ThreadTurn, to: u64) {
+        let from = turn.time;
+        for time in std::iter::once(from).chain(self.kernel.times(from, to)) {
+            push(turns, ThreadTurn { time, kernel: self.kernel.at(time), ..turn });
         }
     }
 }
@@ -256,7 +276,7 @@ impl ProcessTimeline {
 /// Adds a turn, if it is another one.
 fn push(turns: &mut Vec<ThreadTurn>, turn: ThreadTurn) {
     match turns.last_mut() {
-        Some(last) if (last.task, last.space) == (turn.task, turn.space) => {}
+        Some(last) if (last.task, last.space, last.kernel) == (turn.task, turn.space, turn.kernel) => {}
         // Another one takes its place at once.
         Some(last) if last.time == turn.time => *last = turn,
         _ => turns.push(turn),

@@ -4,7 +4,7 @@ use crate::pugmark::{
     known_blocks::{BlockChain, ExecutedBlocks, KnownBlocks, NoNotes},
     progress::{Progress, Size},
 };
-use crate::session::{Session, SliceEnd, SliceSink};
+use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::Block,
     event::Event,
@@ -42,7 +42,7 @@ impl Executed {
         let shown = RefCell::new(&mut *progress);
         let counter = |lane: usize| BlockCounter {
             progress: &shown,
-            known: KnownBlocks::new(session.image(lane)),
+            known: KnownBlocks::of_lane(session, lane),
             chain: BlockChain::default(),
         };
         let mut counters: Vec<_> = (0..session.lanes.len()).map(counter).collect();
@@ -128,6 +128,10 @@ struct BlockCounter<'p, 'a> {
 }
 
 impl SliceSink for BlockCounter<'_, '_> {
+    fn begins(&mut self, slice: &TraceSlice) {
+        self.known.turn_to(slice.image);
+    }
+
     fn stops(&mut self, _: SliceEnd) {
         self.chain.stops();
     }

@@ -81,11 +81,13 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         return options.map(&mut progress);
     }
     let trace = &options.input.trace;
-    let mut code = covered(&options.input, trace, &mut progress)?;
+    let mut code = covered(&options.input, &mut progress)?;
     let of = options.file()?.map(|of| CountedFile::load(&of, &code)).transpose()?;
     let executed = merged(&code, of.as_ref());
     let other = options.diff.as_ref().map(|other| {
-        let others = covered(&options.input, other, &mut progress)?;
+        let mut input = options.input.clone();
+        (input.trace, input.more) = (other.clone(), vec![]);
+        let others = covered(&input, &mut progress)?;
         if let Some(of) = &of {
             same_code::check(of, &CodeOf { trace, parts: &code }, &CodeOf { trace: other, parts: &others })?;
         }
@@ -214,12 +216,10 @@ struct CoveredLane {
 }
 
 /// Decodes all traces of an input.
-fn covered(input: &Input, trace: &Path, progress: &mut Progress) -> Result<Vec<CoveredLane>> {
-    let mut input = input.clone();
-    input.trace = trace.into();
+fn covered(input: &Input, progress: &mut Progress) -> Result<Vec<CoveredLane>> {
     let mut covered = vec![];
     for traced in input.traces()? {
-        let loaded = LoadedSession::load(&input, &traced, progress)?;
+        let loaded = LoadedSession::load(input, &traced, progress)?;
         let sections = loaded.sections();
         for (lane, executed) in
             Executed::in_lanes(&loaded.session(&sections), progress).into_iter().enumerate()

@@ -21,7 +21,8 @@ use pugmark_decoder_core::{
 use std::{
     cell::OnceCell,
     collections::{BTreeSet, HashMap},
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     rc::Rc,
 };
 
@@ -33,6 +34,8 @@ pub(super) struct LoadedSession {
     pub(super) lanes: Vec<SessionLane>,
     codes: Vec<LaneCode>,
     slices: Vec<TraceSlice>,
+    /// Where the kernel's function begins that switches threads, if it is known.
+    switch_ip: Option<u64>,
 }
 
 /// A trace.
@@ -85,12 +88,19 @@ impl LoadedSession {
                 let code = input.code(traced, layer, &mut CodeFiles::new())?;
                 let bytes = input.load(traced, progress)?;
                 let clock = TraceClock::of(&bytes, config);
-                let slices = vec![TraceSlice { trace: 0, range: 0..bytes.len(), lane: 0, tsc: 0 }];
+                let slices = vec![TraceSlice {
+                    trace: 0,
+                    range: 0..bytes.len(),
+                    lane: 0,
+                    image: 0,
+                    is_switch: false,
+                    tsc: 0,
+                }];
                 let part = traced.part.clone();
                 let codes = vec![LaneCode { traced: traced.clone(), code, symbols: OnceCell::new() }];
                 let lanes = vec![SessionLane { part: part.clone(), code: 0 }];
                 let traces = vec![LoadedTrace { part, bytes, near: 0 }];
-                Ok(Self { traces, config, clock, lanes, codes, slices })
+                Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip: None })
             }
         }
     }
@@ -118,7 +128,8 @@ impl LoadedSession {
         let mut clocks = traces.iter().map(|trace| TraceClock::of(&trace.bytes, config));
         let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
         let clock = clock.in_clock_of_perf(recording.clock);
-        Ok(Self { traces, config, clock, lanes, codes, slices })
+        let switch_ip = recording.kernel.kallsyms.as_deref().and_then(switch_ip);
+        Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip })
     }
 
     /// The sections of each code, from which [`session`](Self::session) makes images.
@@ -128,13 +139,20 @@ impl LoadedSession {
 
     /// The session over its sections.
     pub(super) fn session<'a>(&'a self, sections: &'a [Vec<Section<'a>>]) -> Session<'a> {
-        Session {
-            traces: self.traces.iter().map(|trace| &*trace.bytes).collect(),
-            near: self.traces.iter().map(|trace| trace.near).collect(),
-            config: self.config,
-            images: sections.iter().map(|sections| Image::new(sections)).collect(),
-            lanes: self.lanes.iter().map(|lane| lane.code).collect(),
-            slices: self.slices.clone(),
+        self.shared(sections).session()
+    }
+
+    /// Returns the parts of which each of several threads can make a session.
+    pub(super) fn shared<'a>(&'a self, sections: &'a [Vec<Section<'a>>]) -> SharedSession<'a> {
+        let Self { traces, config, lanes, slices, switch_ip, .. } = self;
+        SharedSession { traces, config: *config, lanes, slices, switch_ip: *switch_ip, sections }
+    }
+
+    /// Returns the trace, if there is only one and all of it is of one code.
+    pub(super) fn alone(&self) -> Option<&[u8]> {
+        match &self.slices[..] {
+            [_] => self.traces.first().map(|trace| &*trace.bytes),
+            _ => None,
         }
     }
 
@@ -163,6 +181,44 @@ impl LoadedSession {
     }
 }
 
+/// Finds the kernel's function that switches threads in the text of its /proc/kallsyms.
+///
+/// Source: Linux, arch/x86/entry/entry_64.S, `__switch_to_asm`, which jumps to that function on the new thread's stack.
+fn switch_ip(kallsyms: &Path) -> Option<u64> {
+    let text = fs::read_to_string(kallsyms).ok()?;
+    let line = text.lines().find(|line| line.ends_with(" T __switch_to"))?;
+    u64::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok().filter(|address| *address != 0)
+}
+
+/// The most changed bytes in all of the kernel's code together: the sections around them take a hundred bytes each.
+const MOST_CHANGED: usize = 1 << 21;
+
+/// The parts of a [`Session`], whose images are of one thread.
+#[derive(Clone, Copy)]
+pub(super) struct SharedSession<'a> {
+    traces: &'a [LoadedTrace],
+    config: Config<'static>,
+    lanes: &'a [SessionLane],
+    slices: &'a [TraceSlice],
+    switch_ip: Option<u64>,
+    sections: &'a [Vec<Section<'a>>],
+}
+
+impl<'a> SharedSession<'a> {
+    /// Makes the session.
+    pub(super) fn session(&self) -> Session<'a> {
+        Session {
+            traces: self.traces.iter().map(|trace| &*trace.bytes).collect(),
+            near: self.traces.iter().map(|trace| trace.near).collect(),
+            config: self.config,
+            images: self.sections.iter().map(|sections| Image::new(sections)).collect(),
+            lanes: self.lanes.iter().map(|lane| lane.code).collect(),
+            slices: self.slices.to_vec(),
+            switch_ip: self.switch_ip,
+        }
+    }
+}
+
 /// The lanes of a recording, while its traces are cut.
 struct PerfLanes<'a> {
     layer: Layer,
@@ -171,7 +227,10 @@ struct PerfLanes<'a> {
     traced: &'a Traced,
     known: HashMap<(Option<SystemTask>, Option<SpaceId>), usize>,
     lanes: Vec<SessionLane>,
-    by_space: HashMap<Option<SpaceId>, usize>,
+    /// The code of each space, by what tells the kernel's code from others.
+    by_content: HashMap<(Option<SpaceId>, u64), usize>,
+    /// The number of changed bytes in all of the kernel's code.
+    changed: usize,
     codes: Vec<LaneCode>,
     files: CodeFiles,
     missing: BTreeSet<PathBuf>,
@@ -186,7 +245,8 @@ impl<'a> PerfLanes<'a> {
             traced,
             known: HashMap::new(),
             lanes: vec![],
-            by_space: HashMap::new(),
+            by_content: HashMap::new(),
+            changed: 0,
             codes: vec![],
             files: CodeFiles::new(),
             missing: BTreeSet::new(),
@@ -208,13 +268,22 @@ impl<'a> PerfLanes<'a> {
             (None, None) => timeline.turns_of_cpu(u32::MAX),
         };
         let places = self.places(trace, config, &turns);
-        let mut from = 0;
+        let (mut from, mut before) = (0, None);
         for (at, place) in places.iter().enumerate() {
             let to = places.get(at + 1).map_or(trace.bytes.len(), |next| next.offset);
             let turn = turns[place.number];
-            let lane = self.lane(turn)?;
-            slices.push(TraceSlice { trace: number, range: from..to, lane, tsc: place.tsc });
-            from = to;
+            let image = self.code(turn)?;
+            let lane = self.lane(turn, image);
+            let is_switch = before.is_some_and(|before| before != turn.task);
+            slices.push(TraceSlice {
+                trace: number,
+                range: from..to,
+                lane,
+                image,
+                is_switch,
+                tsc: place.tsc,
+            });
+            (from, before) = (to, Some(turn.task));
         }
         Ok(())
     }
@@ -250,15 +319,12 @@ impl<'a> PerfLanes<'a> {
         }
     }
 
-    fn lane(&mut self, turn: ThreadTurn) -> Result<usize> {
+    /// Returns the lane of a turn. A new lane begins with `code`.
+    fn lane(&mut self, turn: ThreadTurn, code: usize) -> usize {
         let ThreadTurn { task, space, .. } = turn;
         if let Some(known) = self.known.get(&(task, space)) {
-            return Ok(*known);
+            return *known;
         }
-        let code = match self.by_space.get(&space) {
-            Some(code) => *code,
-            None => self.add_code(space)?,
-        };
         let part = task.map(|task| {
             let comm = self.recording.timeline.name(turn).map(|name| name.to_string());
             let (pid, tid) = (Some(task.pid), Some(task.tid));
@@ -266,19 +332,39 @@ impl<'a> PerfLanes<'a> {
         });
         self.lanes.push(SessionLane { part, code });
         self.known.insert((task, space), self.lanes.len() - 1);
-        Ok(self.lanes.len() - 1)
+        self.lanes.len() - 1
     }
 
-    fn add_code(&mut self, space: Option<SpaceId>) -> Result<usize> {
-        let perf = self.recording.code(space, self.input.symfs.as_deref(), &mut self.missing);
+    /// Returns the code of a turn, loaded if it is new.
+    fn code(&mut self, turn: ThreadTurn) -> Result<usize> {
+        let ThreadTurn { space, kernel, .. } = turn;
+        let key = (space, self.recording.timeline.kernel().content(kernel));
+        if let Some(known) = self.by_content.get(&key) {
+            return Ok(*known);
+        }
+        // Far too many changes: those that come last are not followed.
+        let last =
+            self.by_content.iter().filter(|((other, _), _)| *other == space).map(|(_, code)| *code).max();
+        if let Some(last) = last.filter(|_| self.changed > MOST_CHANGED) {
+            return Ok(last);
+        }
+        let changed = self.recording.timeline.kernel().bytes(kernel);
+        self.changed += changed.len();
+        let perf = self.recording.code(space, changed, self.input.symfs.as_deref(), &mut self.missing);
         let traced = Traced { perf: Some(perf), recording: None, ..self.traced.clone() };
         let code = self.input.code(&traced, self.layer, &mut self.files)?;
         self.codes.push(LaneCode { traced, code, symbols: OnceCell::new() });
-        self.by_space.insert(space, self.codes.len() - 1);
+        self.by_content.insert(key, self.codes.len() - 1);
         Ok(self.codes.len() - 1)
     }
 
     fn tell_missing(&self) {
+        if self.changed > MOST_CHANGED {
+            tell(format_args!(
+                "pugmark: warning: {}: the kernel has changed its code too often: not all changes are followed",
+                self.traced.trace.display()
+            ));
+        }
         for file in &self.missing {
             let file = file.display();
             tell(format_args!("pugmark: warning: there is no file {file}; --symfs says where to look"));

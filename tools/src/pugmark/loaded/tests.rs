@@ -1,12 +1,12 @@
 use super::*;
 use crate::pugmark::{
+    cli::{Cli, PugmarkCommand},
     coverage::Executed,
     named_session::NamedSession,
     walk::{Happening, Time},
 };
 use crate::source::perf_data::builder::{Made, PerfFileBuilder, info, trace};
 use clap::Parser;
-use std::{fs, path::Path};
 
 /// Addresses, each with how often it was executed.
 type Insns = Vec<(u64, u64)>;
@@ -39,9 +39,16 @@ impl Recorded {
         Self(folder)
     }
 
+    /// Adds another file of the recording, which comes before the others on a command line.
+    fn add(&self, records: Vec<Vec<u8>>) {
+        fs::write(self.0.join("another.data"), PerfFileBuilder::new(records).file()).unwrap();
+    }
+
     fn load(&self) -> (Input, Traced) {
-        let (file, folder) = (self.0.join("perf.data"), self.0.display().to_string());
-        let words = ["pugmark", &file.display().to_string(), "--symfs", &folder].map(str::to_owned);
+        let files = ["another.data", "perf.data"].map(|name| self.0.join(name));
+        let files = files.iter().filter(|file| file.exists()).map(|file| file.display().to_string());
+        let symfs = ["--symfs".to_owned(), self.0.display().to_string()];
+        let words = std::iter::once("pugmark".to_owned()).chain(files).chain(symfs);
         let input = Command::parse_from(words).input;
         let traced = input.traces().unwrap().remove(0);
         (input, traced)
@@ -138,6 +145,68 @@ fn each_process_is_decoded_with_its_own_code() {
 }
 
 #[test]
+fn several_files_are_one_recording_and_each_says_what_was_so_when_it_began() {
+    let [mut first, mut second] = [two_processes(), vec![info(false)]];
+    first.pop();
+    // At 38 perf begins another file, and writes what each process is and has mapped.
+    second.push(made(0, 1, 7).named("three", false));
+    second.push(made(0, 1, 7).maps(0x1000, 0x100, 0, "/b"));
+    second.push(made(0, 1, 8).named("two", false));
+    second.push(made(0, 1, 8).maps(0x1000, 0x100, 0, "/b"));
+    second.push(made(50, 1, 7).aux(0));
+    let bytes = [begins(10), A.to_vec(), begins(20), B.to_vec(), begins(30), A.to_vec()].concat();
+    first.push(trace(0, 0, 1, 7, &bytes));
+    second.push(trace(0, bytes.len() as u64, 1, 7, &[tsc(40), B.to_vec()].concat()));
+    let recorded = Recorded::new("several", first);
+    recorded.add(second);
+    let expected = [
+        (7, "one".to_owned(), times(&OF_A, 2)),
+        (8, "two".into(), times(&OF_B, 1)),
+        (7, "three".into(), times(&OF_B, 1)),
+    ];
+    assert_eq!(recorded.lanes(), expected);
+    // Other files are no recording of perf.
+    let words = ["pugmark", "/dev/null", "/dev/null"];
+    let error = Command::parse_from(words).input.traces().unwrap_err().to_string();
+    assert!(error.starts_with("/dev/null is no file of `perf record`"), "{error}");
+}
+
+/// Where the kernel's code is, and what it is at first: nop, nop, jmp rax.
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const KERNEL_CODE: [u8; 4] = [0x90, 0x90, 0xff, 0xe0];
+/// TIP.PGE and TIP to there.
+const TO_KERNEL: [[u8; 7]; 2] = [[0x71, 0, 0, 0, 0x81, 0xff, 0xff], [0x6d, 0, 0, 0, 0x81, 0xff, 0xff]];
+
+#[test]
+fn the_kernels_code_is_what_it_is_at_its_time_in_one_lane() {
+    let [begin, goes_on] = TO_KERNEL;
+    let bytes =
+        [&begins(10), &begin[..], &tsc(20), &goes_on, &tsc(40), &goes_on, &tsc(60), &goes_on, &[0x01]];
+    // jmp to the next but one, and the nops again.
+    let (nops, jump) = (&KERNEL_CODE[..2], &[0xeb, 0][..]);
+    let recorded = Recorded::new(
+        "poked",
+        vec![
+            info(false),
+            made(6, 1, 7).begins(),
+            // Memory that was no code before.
+            made(7, 1, 7).pokes(KERNEL, &[], &KERNEL_CODE),
+            made(35, 2, 8).pokes(KERNEL, nops, jump),
+            made(55, 2, 8).pokes(KERNEL, jump, nops),
+            trace(0, 0, 1, 7, &bytes.concat()),
+        ],
+    );
+    // A jump is executed where its target is known: in the code after the change. Nops, jump, nops twice.
+    let expected = vec![(KERNEL, 4), (KERNEL + 1, 3), (KERNEL + 2, 4)];
+    assert_eq!(recorded.lanes(), [(7, String::new(), expected)]);
+    assert_eq!(recorded.walked()[0].0, 11);
+    // The first and the last code are the same.
+    let (input, traced) = recorded.load();
+    let loaded = LoadedSession::load(&input, &traced, &mut Progress::hidden()).unwrap();
+    assert_eq!((loaded.slices.len(), loaded.codes.len()), (3, 2));
+}
+
+#[test]
 fn a_mapping_that_is_replaced_holds_up_to_its_time() {
     let bytes = [begins(10), A.to_vec(), tsc(40), B.to_vec()].concat();
     let recorded = Recorded::new(
@@ -174,6 +243,30 @@ fn a_thread_that_moves_to_another_processor_is_one_lane() {
     assert_eq!(recorded.lanes(), [(7, String::new(), times(&OF_A, 3))]);
     // What is entered once is not entered again on another processor.
     assert_eq!(recorded.walked()[0].0, 6);
+}
+
+#[test]
+fn traces_are_decoded_side_by_side_as_one_after_the_other() {
+    let on = |cpu: u32| {
+        let times = if cpu.is_multiple_of(2) { 1 } else { 3 };
+        trace(cpu, 0, cpu, 7, &[begins(10), A.repeat(times)].concat())
+    };
+    let maps = [info(false), made(2, 1, 7).maps(0x1000, 0x100, 0, "/a")];
+    let recorded = Recorded::new("side", maps.into_iter().chain((0..5).map(on)).collect());
+    let (_, traced) = recorded.load();
+    let decoded = |threads: &str| {
+        let file = recorded.0.join("perf.data").display().to_string();
+        let symfs = recorded.0.display().to_string();
+        let words = ["pugmark", "decode", "--hash", "--threads", threads, "--symfs", &symfs, &file];
+        let PugmarkCommand::Decode(options) = Cli::parse_from(words).command else { unreachable!() };
+        let all = options.decode(&traced).unwrap().into_iter();
+        all.map(|one| (one.totals.instructions, one.totals.hash)).collect::<Vec<_>>()
+    };
+    let alone = decoded("1");
+    assert_eq!(alone.iter().map(|(insns, _)| *insns).collect::<Vec<_>>(), [2, 6, 2, 6, 2]);
+    for threads in ["2", "3", "8"] {
+        assert_eq!(decoded(threads), alone, "{threads}");
+    }
 }
 
 #[test]

@@ -55,8 +55,7 @@ pub struct MemOptions {
 /// # Errors
 /// If the file cannot be read, no sample in it says what it accesses, or the output cannot be written.
 pub fn run(options: &MemOptions) -> Result<ExitCode> {
-    let inner = options.file.join("data");
-    let perf = [&options.file, &inner].into_iter().find(|file| PerfData::is_one(file));
+    let perf = Some(&options.file).filter(|file| PerfData::is_one(file));
     let samples = match perf {
         Some(file) => PerfSamples::read(file)?,
         None => PerfSamples::default(),

@@ -58,6 +58,28 @@ pub(super) struct ScriptColumns<'a> {
     pub(super) unit: Unit,
 }
 
+/// The thread and the time of a line, which the next line mostly has, too.
+#[derive(Default)]
+pub(super) struct LineBegin {
+    text: String,
+    /// The time, and the place of the thread's description in memory.
+    of: Option<(When, Option<*const IndexedPart>)>,
+}
+
+impl LineBegin {
+    /// Returns the first part of a line.
+    #[inline]
+    pub(super) fn of(&mut self, columns: &ScriptColumns<'_>, when: When) -> &str {
+        let of = Some((when, columns.part.map(std::ptr::from_ref)));
+        if self.of != of {
+            self.of = of;
+            self.text.clear();
+            columns.begin(when, &mut self.text);
+        }
+        &self.text
+    }
+}
+
 impl ScriptColumns<'_> {
     pub(super) fn has(&self, field: ScriptField) -> bool {
         self.fields.contains(&field)
@@ -81,10 +103,13 @@ impl ScriptColumns<'_> {
             match self.unit {
                 Unit::Nanoseconds => {
                     let (seconds, rest) = (when.at / 1_000_000_000, when.at % 1_000_000_000);
-                    put(text, format_args!("{seconds:>5}.{rest:09}: "));
+                    number(text, seconds, 5, b' ');
+                    text.push('.');
+                    number(text, rest, 9, b'0');
                 }
-                Unit::Ticks | Unit::Instructions => put(text, format_args!("{:>15}: ", when.at)),
+                Unit::Ticks | Unit::Instructions => number(text, when.at, 15, b' '),
             }
+            text.push_str(": ");
         }
         if self.has(ScriptField::Tsc) {
             match when.tsc {
@@ -184,6 +209,21 @@ impl ScriptColumns<'_> {
     }
 }
 
+/// Adds a number in at least `width` characters, at most 20, several times as fast as `write!`.
+fn number(text: &mut String, mut number: u64, width: usize, fill: u8) {
+    let mut digits = [fill; 20];
+    let mut from = digits.len();
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        (number, from) = (number / 10, from - 1);
+        if number == 0 {
+            break;
+        }
+    }
+    let from = from.min(digits.len().saturating_sub(width));
+    text.push_str(std::str::from_utf8(&digits[from..]).unwrap_or_default());
+}
+
 /// Adds to a text.
 fn put(text: &mut String, more: fmt::Arguments<'_>) {
     // A String takes everything.
@@ -198,5 +238,42 @@ fn source(places: &[SourcePlace], inlined: bool, text: &mut String) {
     for place in others.iter().filter(|_| inlined) {
         let name = place.function.as_deref().unwrap_or("??");
         put(text, format_args!("  (inlined by) {name} at {}\n", line(place)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_filled_up_to_their_width() {
+        for at in [0, 7, 10, 99_999, 100_000, 123_456_789, 1_000_000_000, u64::MAX] {
+            let mut text = String::new();
+            number(&mut text, at, 5, b' ');
+            number(&mut text, at, 9, b'0');
+            number(&mut text, at, 15, b' ');
+            assert_eq!(text, format!("{at:>5}{at:09}{at:>15}"));
+        }
+    }
+
+    #[test]
+    fn lines_of_another_time_or_thread_begin_otherwise() {
+        let (symbols, fields) = (TracedSymbols::default(), [ScriptField::Tid, ScriptField::Time]);
+        let parts = [1, 2].map(|tid| IndexedPart { tid: Some(tid), ..IndexedPart::default() });
+        let columns = |part| ScriptColumns {
+            fields: &fields,
+            symbols: &symbols,
+            part,
+            image: Image::new(&[]),
+            unit: Unit::Ticks,
+        };
+        let mut begin = LineBegin::default();
+        for (part, at) in [(None, 1), (Some(0), 1), (Some(0), 1), (Some(1), 1), (Some(1), 2), (None, 2)] {
+            let columns = columns(part.map(|part: usize| &parts[part]));
+            let when = When { at, tsc: None };
+            let mut expected = String::new();
+            columns.begin(when, &mut expected);
+            assert_eq!(begin.of(&columns, when), expected);
+        }
     }
 }

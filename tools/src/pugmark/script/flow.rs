@@ -2,24 +2,26 @@
 
 use super::{
     ScriptLines,
-    columns::{ScriptColumns, When},
+    columns::{LineBegin, ScriptColumns, When},
     known_text::TextKey,
 };
 use crate::pugmark::{
     transfers::{Transfer, Transfers},
-    walk::{TraceClock, TraceTimes},
+    walk::{TraceClock, TraceTimes, Unit},
 };
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::{Block, Insns},
     event::{Event, EventKind},
     flow::{ExecutedInsn, FlowItem},
-    graph::ExecutionSink,
-    image::Asid,
+    graph::{ExecutionSink, Straight},
+    image::{Asid, Image},
     resume::Lost,
     time::Span,
 };
+use rustc_hash::FxHashMap;
 use std::io::{self, Write};
+use std::ops::Range;
 
 /// The state of a lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,41 +32,105 @@ struct LaneFlow {
     when: When,
 }
 
-/// Writes what is executed, one item after the other.
-struct FlowLines<'l, 'a, 's> {
+/// Writes what is executed: each instruction, or transfers; with their times or without.
+struct FlowLines<'l, 'a, 's, const BY_INSN: bool, const TIMED: bool> {
     lines: &'l mut ScriptLines<'a>,
     lanes: Vec<LaneFlow>,
     times: TraceTimes<'s>,
     /// Where the next block was executed.
     span: Span,
-    needs_time: bool,
-    by_insn: bool,
+    /// The time of the last place that was looked up.
+    moment: Option<(Span, Option<TimeAndTsc>)>,
+    /// The instructions of the block that comes next.
+    insns: Vec<Straight>,
+    places: BlockPlaces,
 }
 
-impl FlowLines<'_, '_, '_> {
-    fn item(&mut self, item: &FlowItem, span: Span) {
-        let Self { lines, lanes, times, .. } = self;
-        let Some(lane) = lanes.get_mut(lines.lane) else { return };
-        let insn = if let FlowItem::Insn(insn) = item { Some(insn) } else { None };
-        let found = if self.by_insn { [None; 2] } else { lane.transfers.step(item, lines.columns.image) };
-        let is_shown = found != [None; 2] || self.by_insn && insn.is_some();
-        if self.needs_time
-            && is_shown
-            && let Some((at, tsc)) = times.moment(span, lane.executed)
-        {
+/// A time in the unit of the trace's clock, and the TSC.
+type TimeAndTsc = (u64, Option<u64>);
+
+/// The instructions of blocks that may complete a transfer or begin one, each with its number in its block.
+#[derive(Default)]
+struct BlockPlaces {
+    known: FxHashMap<(usize, u64, u64, u32), Range<usize>>,
+    places: Vec<(ExecutedInsn, u32)>,
+}
+
+impl BlockPlaces {
+    /// Returns those of a block of the code with this number.
+    #[inline]
+    fn of(&mut self, code: usize, block: &Block, image: Image<'_>) -> Range<usize> {
+        let Block { ip, end_ip, insns, .. } = *block;
+        let Self { known, places } = self;
+        known.entry((code, ip, end_ip, insns)).or_insert_with(|| add_places(block, image, places)).clone()
+    }
+}
+
+/// Adds the first and the last instruction, branches, and what follows them.
+fn add_places(block: &Block, image: Image<'_>, places: &mut Vec<(ExecutedInsn, u32)>) -> Range<usize> {
+    let Block { mode, speculative, .. } = *block;
+    let (from, mut follows_branch) = (places.len(), true);
+    let mut insns = Insns::new(image, Asid::default(), block).zip(0..).peekable();
+    while let Some(((ip, insn), before)) = insns.next() {
+        let is_branch = insn.class.is_branch();
+        if is_branch || follows_branch || insns.peek().is_none() {
+            let insn = ExecutedInsn { ip, len: insn.len, class: insn.class, mode, speculative };
+            places.push((insn, before));
+        }
+        follows_branch = is_branch;
+    }
+    from..places.len()
+}
+
+impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIMED> {
+    /// Returns the time at a place of the trace. The lane has executed `executed` instructions before it.
+    #[inline]
+    fn when(&mut self, span: Span, executed: u64) -> When {
+        let Some(lane) = self.lanes.get_mut(self.lines.lane).filter(|_| TIMED) else {
+            return When::default();
+        };
+        let known = self.moment.filter(|(known, _)| *known == span);
+        let moment = match known.filter(|_| self.lines.columns.unit != Unit::Instructions) {
+            Some((_, moment)) => moment,
+            None => self.times.moment(span, executed),
+        };
+        self.moment = Some((span, moment));
+        if let Some((at, tsc)) = moment {
             lane.when = When { at: at.max(lane.when.at), tsc };
         }
-        let when = lane.when;
-        if let Some(insn) = insn {
-            lane.executed += 1;
-            lines.executed = true;
-            if self.by_insn {
-                lines.insn(insn.ip, when);
-            }
+        lane.when
+    }
+
+    /// Counts instructions, and returns the number of those before.
+    fn executed(&mut self, more: u32) -> u64 {
+        let Some(lane) = self.lanes.get_mut(self.lines.lane) else { return 0 };
+        lane.executed += u64::from(more);
+        lane.executed - u64::from(more)
+    }
+
+    /// Writes the instructions of a block.
+    fn listed(&mut self) {
+        let mut insns = std::mem::take(&mut self.insns);
+        for ip in insns.drain(..).flatten() {
+            let executed = self.executed(1);
+            let when = self.when(self.span, executed);
+            self.lines.insn(ip, when);
         }
+        self.insns = insns;
+    }
+
+    /// Writes the transfers that an item completes, before which the lane has executed so many instructions.
+    #[inline]
+    fn item(&mut self, item: &FlowItem, span: Span, executed: u64) {
+        let Some(lane) = self.lanes.get_mut(self.lines.lane) else { return };
+        let found = lane.transfers.step(item, self.lines.columns.image);
+        if found == [None; 2] {
+            return;
+        }
+        let when = self.when(span, executed);
         for transfer in found.into_iter().flatten() {
-            if lines.options.what.branches || transfer.is_call_or_return {
-                lines.transfer(transfer, when);
+            if self.lines.options.what.branches || transfer.is_call_or_return {
+                self.lines.transfer(transfer, when);
             }
         }
     }
@@ -76,12 +142,13 @@ impl FlowLines<'_, '_, '_> {
     }
 }
 
-impl SliceSink for FlowLines<'_, '_, '_> {
+impl<const BY_INSN: bool, const TIMED: bool> SliceSink for FlowLines<'_, '_, '_, BY_INSN, TIMED> {
     const ENDS_EARLY: bool = true;
 
     fn begins(&mut self, slice: &TraceSlice) {
-        self.lines.turn_to(slice.lane);
+        self.lines.begin(slice);
         self.times.turn_to(slice.trace);
+        self.moment = None;
     }
 
     fn stops(&mut self, _: SliceEnd) {
@@ -93,27 +160,43 @@ impl SliceSink for FlowLines<'_, '_, '_> {
     }
 }
 
-impl ExecutionSink for FlowLines<'_, '_, '_> {
+impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_, '_, BY_INSN, TIMED> {
+    const INSNS: bool = BY_INSN;
     const BLOCKS: bool = true;
-    const SPANS: bool = true;
+    const SPANS: bool = TIMED;
 
+    #[inline]
+    fn insns(&mut self, insns: Straight) {
+        self.insns.push(insns);
+    }
+
+    #[inline]
     fn span(&mut self, span: Span) {
         self.span = span;
     }
 
     fn block(&mut self, block: &Block) {
-        let Block { mode, speculative, .. } = *block;
-        for (ip, insn) in Insns::new(self.lines.columns.image, Asid::default(), block) {
-            if self.is_done() {
-                return;
-            }
-            let insn = ExecutedInsn { ip, len: insn.len, class: insn.class, mode, speculative };
-            self.item(&FlowItem::Insn(insn), self.span);
+        if self.is_done() {
+            self.insns.clear();
+            return;
+        }
+        self.lines.executed = true;
+        if BY_INSN {
+            return self.listed();
+        }
+        let first = self.executed(block.insns);
+        let places = self.places.of(self.lines.known.code, block, self.lines.columns.image);
+        for number in places {
+            let (insn, before) = self.places.places[number];
+            self.item(&FlowItem::Insn(insn), self.span, first + u64::from(before));
         }
     }
 
     fn event(&mut self, event: &Event) {
-        self.item(&FlowItem::Event(*event), Span::at(event.offset));
+        if !BY_INSN {
+            let executed = self.executed(0);
+            self.item(&FlowItem::Event(*event), Span::at(event.offset), executed);
+        }
         if !event.status && event.kind == EventKind::Overflow {
             self.lines.error(format_args!("the processor lost packets"));
         }
@@ -135,13 +218,22 @@ impl ExecutionSink for FlowLines<'_, '_, '_> {
 impl ScriptLines<'_> {
     /// Writes instructions or transfers, with their times.
     pub(super) fn flow(&mut self, session: &Session<'_>, clock: TraceClock) {
-        let options = self.options;
-        let mut flow = FlowLines {
+        let what = self.options.what;
+        match (what.branches || what.calls, self.options.needs_time(self.columns.fields)) {
+            (false, _) => self.flow_of::<true, true>(session, clock),
+            (true, true) => self.flow_of::<false, true>(session, clock),
+            (true, false) => self.flow_of::<false, false>(session, clock),
+        }
+    }
+
+    fn flow_of<const BY_INSN: bool, const TIMED: bool>(&mut self, session: &Session<'_>, clock: TraceClock) {
+        let mut flow = FlowLines::<BY_INSN, TIMED> {
             lanes: vec![LaneFlow::default(); session.lanes.len()],
             times: TraceTimes::new(session, clock),
             span: Span::default(),
-            needs_time: options.needs_time(self.columns.fields),
-            by_insn: !(options.what.branches || options.what.calls),
+            moment: None,
+            insns: vec![],
+            places: BlockPlaces::default(),
             lines: self,
         };
         session.follow(std::slice::from_mut(&mut flow));
@@ -156,8 +248,8 @@ impl ScriptLines<'_> {
         if !self.is_thread_wanted() || !self.options.is_in_time(when.at, self.columns.unit) {
             return;
         }
-        let Self { options, columns, known, lane, .. } = self;
-        let rest = known.places.get((*lane, ip), |text| {
+        let Self { options, columns, known, .. } = self;
+        let rest = known.places.get((known.code, ip), |text| {
             let place = options.place(columns, ip);
             if options.is_wanted(ip, &place) {
                 columns.insn(ip, &place, text);
@@ -172,8 +264,8 @@ impl ScriptLines<'_> {
         if !self.is_thread_wanted() || !self.options.is_in_time(when.at, self.columns.unit) {
             return;
         }
-        let Self { options, columns, known, lane, .. } = self;
-        let rest = known.transfers.get((*lane, transfer), |text| {
+        let Self { options, columns, known, .. } = self;
+        let rest = known.transfers.get((known.code, transfer), |text| {
             let Transfer { from, to, .. } = transfer;
             let place = from.map(|from| options.place(columns, from)).unwrap_or_default();
             let wanted = |ip: u64| options.is_wanted(ip, &options.place(columns, ip));
@@ -186,21 +278,19 @@ impl ScriptLines<'_> {
     }
 }
 
-/// Writes the thread, the time and the rest of a line, if it has any. `begin` is where the first of these are put
-/// together.
+/// Writes the thread, the time and the rest of a line, if it has any.
+#[inline]
 fn line(
     columns: &ScriptColumns<'_>,
     when: When,
     rest: &str,
-    begin: &mut String,
+    begin: &mut LineBegin,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     if rest.is_empty() {
         return Ok(());
     }
-    begin.clear();
-    columns.begin(when, begin);
-    out.write_all(begin.as_bytes())?;
+    out.write_all(begin.of(columns, when).as_bytes())?;
     out.write_all(rest.as_bytes())
 }
 

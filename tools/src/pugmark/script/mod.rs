@@ -17,13 +17,13 @@ use super::{
 use crate::{
     number,
     output::{self, tell},
-    session::Session,
+    session::{Session, TraceSlice},
 };
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
-use columns::{ScriptColumns, ScriptField, When};
+use columns::{LineBegin, ScriptColumns, ScriptField, When};
 use known_text::KnownText;
-use pugmark_decoder_core::graph::Straight;
+use pugmark_decoder_core::{graph::Straight, image::Image};
 use std::{
     cell::RefCell,
     io::{self, Write},
@@ -211,7 +211,7 @@ impl ScriptOptions {
             fields: &fields,
             symbols,
             part: loaded.lanes[lane].part.as_ref(),
-            image: session.image(lane),
+            image: session.image(session.lanes[lane]),
             unit: loaded.clock.unit,
         });
         let lanes: Vec<_> = lanes.collect();
@@ -219,6 +219,7 @@ impl ScriptOptions {
             options: self,
             columns: lanes[0],
             lanes: &lanes,
+            images: session.images.clone(),
             lane: 0,
             out,
             failed: None,
@@ -291,6 +292,7 @@ struct ScriptLines<'a> {
     options: &'a ScriptOptions,
     /// The columns of all lanes, and of the one that is followed now.
     lanes: &'a [ScriptColumns<'a>],
+    images: Rc<[Image<'a>]>,
     columns: ScriptColumns<'a>,
     lane: usize,
     out: &'a mut dyn Write,
@@ -303,24 +305,27 @@ struct ScriptLines<'a> {
     known: KnownLines,
 }
 
-/// Lines that were written before.
+/// Lines that were written before, each with the number of its lane and code.
 struct KnownLines {
+    /// That number of what is followed now.
+    code: usize,
     /// All lines of instructions that follow one another.
     insns: KnownText<(usize, Straight)>,
     /// What follows the time in the line of an instruction, and of a transfer.
     places: KnownText<(usize, u64)>,
     transfers: KnownText<(usize, Transfer)>,
-    /// The first part of the line that is being written.
-    begin: String,
+    /// The first part of the last line.
+    begin: LineBegin,
 }
 
 impl KnownLines {
     fn new() -> Self {
         Self {
+            code: 0,
             insns: KnownText::new(),
             places: KnownText::new(),
             transfers: KnownText::new(),
-            begin: String::new(),
+            begin: LineBegin::default(),
         }
     }
 }
@@ -338,6 +343,15 @@ impl<'a> ScriptLines<'a> {
         if let Some(columns) = self.lanes.get(lane) {
             (self.columns, self.lane) = (*columns, lane);
         }
+    }
+
+    /// Turns to the lane and the code of a slice.
+    fn begin(&mut self, slice: &TraceSlice) {
+        self.turn_to(slice.lane);
+        if let Some(image) = self.images.get(slice.image) {
+            self.columns.image = *image;
+        }
+        self.known.code = slice.lane * self.images.len() + slice.image;
     }
 
     /// Returns whether the thread that is followed now is wanted.
@@ -368,12 +382,10 @@ impl<'a> ScriptLines<'a> {
         }
         let when = When { at: time.at, tsc: None };
         let Self { columns, out, known, .. } = self;
-        let line = &mut known.begin;
-        line.clear();
-        columns.begin(when, line);
+        let mut line = known.begin.of(columns, when).to_owned();
         line.extend(std::iter::repeat_n(' ', 4 * depth));
         line.push_str(text);
-        columns.end_of_call(from, line);
+        columns.end_of_call(from, &mut line);
         let written = out.write_all(line.as_bytes());
         self.keep(written);
     }
@@ -426,7 +438,7 @@ mod tests {
     use crate::pugmark::cli::{Cli, PugmarkCommand};
     use crate::session::SliceSink;
     use clap::Parser;
-    use pugmark_decoder_core::{graph::ExecutionSink, image::Image};
+    use pugmark_decoder_core::graph::ExecutionSink;
 
     fn options(words: &str) -> ScriptOptions {
         let words = format!("pugmark script {words} trace");
@@ -491,6 +503,7 @@ mod tests {
                 options: &options,
                 columns: columns(&fields, &symbols),
                 lanes: &[],
+                images: Rc::new([]),
                 lane: 0,
                 out: &mut out,
                 failed: None,

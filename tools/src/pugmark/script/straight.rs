@@ -18,7 +18,7 @@ impl SliceSink for ScriptLines<'_> {
     const ENDS_EARLY: bool = true;
 
     fn begins(&mut self, slice: &TraceSlice) {
-        self.turn_to(slice.lane);
+        self.begin(slice);
     }
 
     fn is_done(&self) -> bool {
@@ -34,8 +34,8 @@ impl ExecutionSink for ScriptLines<'_> {
         if self.failed.is_some() || !self.is_thread_wanted() {
             return;
         }
-        let Self { options, columns, out, known, lane, .. } = self;
-        let text = known.insns.get((*lane, insns), |text| {
+        let Self { options, columns, out, known, .. } = self;
+        let text = known.insns.get((known.code, insns), |text| {
             // Straight instructions can run from one function into the next one.
             for ip in insns {
                 let place = options.place(columns, ip);

@@ -15,6 +15,8 @@ pub(crate) struct PerfFileBuilder {
     pub(crate) config: u64,
     pub(crate) sample_type: u64,
     pub(crate) records: Vec<Vec<u8>>,
+    /// The contents of the feature that has BPF programs.
+    pub(crate) bpf: Vec<u8>,
 }
 
 pub(crate) fn longs(values: &[u64]) -> Vec<u8> {
@@ -95,6 +97,20 @@ impl Made {
         self.record(2, 0, &longs(&[ID, count]))
     }
 
+    /// Makes the record of a change of the kernel's code.
+    pub(crate) fn pokes(self, address: u64, old: &[u8], new: &[u8]) -> Vec<u8> {
+        let counts = [old.len(), new.len()].map(|count| (count as u16).to_le_bytes()).concat();
+        let mut body = [&address.to_le_bytes()[..], &counts, old, new].concat();
+        body.resize(body.len().next_multiple_of(8), 0);
+        self.record(20, 1, &body)
+    }
+
+    /// Makes the record of code that the kernel has made or removed.
+    pub(crate) fn names_code(self, address: u64, flags: u16, name: &str) -> Vec<u8> {
+        let fields = longs(&[address, 4 | 1 << 32 | u64::from(flags) << 48]);
+        self.record(17, 1, &[fields, text(name)].concat())
+    }
+
     /// A sample with a part of a trace.
     pub(crate) fn sample(self, bytes: &[u8]) -> Vec<u8> {
         let Self { time, cpu, task: (pid, tid) } = self;
@@ -133,6 +149,22 @@ pub(crate) fn trace(index: u32, offset: u64, cpu: u32, thread: u32, bytes: &[u8]
 /// No processor, and no thread.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// Makes the description of a BPF program: a tag of eight bytes, and functions at their addresses.
+pub(crate) fn bpf_program(tag: u8, functions: &[(u64, &[u8])]) -> Vec<u8> {
+    let code: Vec<u8> = functions.iter().flat_map(|(_, code)| code.iter().copied()).collect();
+    let addresses = longs(&functions.iter().map(|(address, _)| *address).collect::<Vec<_>>());
+    let sizes: Vec<u8> = functions.iter().flat_map(|(_, code)| (code.len() as u32).to_le_bytes()).collect();
+    let mut info = [0; 20];
+    info[1] = u64::from_le_bytes([tag; 8]);
+    // The sizes and the places in the data, which come one after the other.
+    info[2] = code.len() as u64;
+    info[13] = pair(functions.len() as u32, functions.len() as u32);
+    info[14] = code.len() as u64;
+    info[15] = info[14] + addresses.len() as u64;
+    let data = [code, addresses, sizes].concat();
+    [longs(&[pair(160, data.len() as u32), 0]), longs(&info), data].concat()
+}
+
 /// COMPRESSED records with these bytes in a frame of zstd that does not end, cut into parts of `each` bytes.
 pub(crate) fn compressed(bytes: &[u8], each: usize) -> Vec<Vec<u8>> {
     // The smallest window.
@@ -146,7 +178,7 @@ pub(crate) fn compressed(bytes: &[u8], each: usize) -> Vec<Vec<u8>> {
 
 impl PerfFileBuilder {
     pub(crate) fn new(records: Vec<Vec<u8>>) -> Self {
-        Self { config: 0, sample_type: SAMPLE_TYPE, records }
+        Self { config: 0, sample_type: SAMPLE_TYPE, records, bpf: vec![] }
     }
 
     fn attr(&self) -> Vec<u8> {
@@ -170,12 +202,14 @@ impl PerfFileBuilder {
         let feature_at = data_at + data.len() as u64;
         let magic = u64::from_le_bytes(*b"PERFILE2");
         let each = attr.len() as u64 + 16;
-        // Feature 9 is the processor's name.
+        // The processor's name, and BPF programs.
+        let bits = 1 << 9 | 1 << 25;
         let header =
-            longs(&[magic, 104, each, attr_at, each, data_at, data.len() as u64, 0, 0, 1 << 9, 0, 0, 0]);
-        let cpu_id = Self::cpu_id();
-        let section = longs(&[feature_at + 16, cpu_id.len() as u64]);
-        [header, attr, longs(&[ids_at, 8]), longs(&[ID]), data, section, cpu_id].concat()
+            longs(&[magic, 104, each, attr_at, each, data_at, data.len() as u64, 0, 0, bits, 0, 0, 0]);
+        let (cpu_id, bpf) = (Self::cpu_id(), &self.bpf);
+        let bpf_at = feature_at + 32 + cpu_id.len() as u64;
+        let sections = longs(&[feature_at + 32, cpu_id.len() as u64, bpf_at, bpf.len() as u64]);
+        [header, attr, longs(&[ids_at, 8]), longs(&[ID]), data, sections, cpu_id, bpf.clone()].concat()
     }
 
     /// The bytes that come out of a pipe.

@@ -1,5 +1,5 @@
-//! All records of a file, also those that are compressed (`perf record -z`): the contents of COMPRESSED records
-//! together are one stream of zstd.
+//! All records of a file and of those beside it, also records that are compressed (`perf record -z`): the contents of
+//! the COMPRESSED records of a file are one stream of zstd.
 
 use super::file::{self, PerfFile, RawRecord, RawRecords, kind};
 use anyhow::{Result, ensure};
@@ -39,8 +39,8 @@ impl Read for Joined<'_> {
     }
 }
 
-/// Passes on all records of a file, those that are compressed after all others. Returns why not all of it can be read,
-/// if that is so.
+/// Passes on all records of a file and of those beside it; those that are compressed come after all others of their
+/// file. Returns why not all of it can be read, if that is so.
 ///
 /// # Errors
 /// If far more is compressed than a recording can have, or what `visit` returns.
@@ -48,8 +48,21 @@ pub(super) fn each_record(
     file: &PerfFile,
     visit: &mut dyn FnMut(&RawRecord<'_>) -> Result<()>,
 ) -> Result<Vec<String>> {
+    let mut problems = each_of(file.records(), file.short(), visit)?;
+    for (name, records) in file.beside() {
+        let found = each_of(records, None, visit)?;
+        problems.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));
+    }
+    Ok(problems)
+}
+
+/// Passes on the records of one file; `short` says why the file ends within them.
+fn each_of(
+    mut records: RawRecords<'_>,
+    short: Option<&str>,
+    visit: &mut dyn FnMut(&RawRecord<'_>) -> Result<()>,
+) -> Result<Vec<String>> {
     let mut compressed = vec![];
-    let mut records = file.records();
     for record in records.by_ref() {
         match record.kind {
             kind::COMPRESSED => compressed.push(record.body()),
@@ -63,7 +76,7 @@ pub(super) fn each_record(
         }
     }
     let end = if compressed.is_empty() { None } else { decompress(&compressed, visit)? };
-    let short = file.short().filter(|_| records.cut.is_none()).map(str::to_owned);
+    let short = short.filter(|_| records.cut.is_none()).map(str::to_owned);
     Ok(records.cut.into_iter().chain(short).chain(end).collect())
 }
 

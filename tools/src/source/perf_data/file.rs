@@ -7,8 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+/// The file in a folder of perf's that has the header; the others have this name, a dot and a number.
+const DATA: &str = "data";
 /// The bytes that the file begins with, also of a big-endian one.
 pub(super) const MAGIC: &[u8] = b"PERFILE2";
 const SWAPPED: &[u8] = b"2ELIFREP";
@@ -23,11 +25,15 @@ pub(super) mod feature {
     pub(in super::super) const CPUID: u32 = 9;
     pub(in super::super) const EVENT_DESC: u32 = 12;
     pub(in super::super) const PMU_MAPPINGS: u32 = 16;
+    pub(in super::super) const BPF_PROG_INFO: u32 = 25;
 }
 
-/// The types of records that perf itself writes, `PERF_RECORD_*` of tools/lib/perf/include/perf/event.h.
+/// The types of records that no sideband of libipt has: `PERF_RECORD_*` of include/uapi/linux/perf_event.h, and of
+/// tools/lib/perf/include/perf/event.h for those that perf itself writes.
 pub(super) mod kind {
     pub(in super::super) const SAMPLE: u32 = 9;
+    pub(in super::super) const KSYMBOL: u32 = 17;
+    pub(in super::super) const TEXT_POKE: u32 = 20;
     pub(in super::super) const HEADER_ATTR: u32 = 64;
     pub(in super::super) const TRACING_DATA: u32 = 66;
     pub(in super::super) const AUXTRACE_INFO: u32 = 70;
@@ -62,6 +68,8 @@ pub(super) struct PerfFile {
     piped: bool,
     /// Where the file ends, if that is within its records.
     short: Option<String>,
+    /// More files of records alone, by name: each thread of `perf record --threads` writes one.
+    beside: Vec<(String, Vec<u8>)>,
 }
 
 /// A record.
@@ -96,14 +104,22 @@ pub(super) struct RawRecords<'a> {
 }
 
 impl PerfFile {
-    /// Reads a regular file, as much of it as its size says.
+    /// Returns the file that has the header: the path, or a file in the folder there.
+    pub(super) fn header_of(path: &Path) -> PathBuf {
+        if path.is_dir() { path.join(DATA) } else { path.into() }
+    }
+
+    /// Reads a file, or the files of a folder in which perf has put them.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let data = fs::metadata(path)?;
-        ensure!(data.is_file(), "it is not a regular file");
-        let mut bytes = vec![];
-        bytes.try_reserve_exact(usize::try_from(data.len())?)?;
-        File::open(path)?.take(data.len()).read_to_end(&mut bytes)?;
-        Self::parse(bytes)
+        if !path.is_dir() {
+            return Self::parse(read_regular(path)?);
+        }
+        let mut file = Self::parse(read_regular(&path.join(DATA)).context("it has no file `data`")?)?;
+        for (name, path) in numbered_files(path)? {
+            let bytes = read_regular(&path).with_context(|| name.clone())?;
+            file.beside.push((name, bytes));
+        }
+        Ok(file)
     }
 
     /// Reads the frame.
@@ -149,7 +165,7 @@ impl PerfFile {
                 section_at = section_at.saturating_add(16);
             }
         }
-        Ok(Self { events, features, data, piped: false, short, bytes })
+        Ok(Self { events, features, data, piped: false, short, bytes, beside: vec![] })
     }
 
     /// Makes a file of records from a pipe, which have their events and features among them.
@@ -161,6 +177,7 @@ impl PerfFile {
             piped: true,
             short: None,
             bytes,
+            beside: vec![],
         };
         let (mut events, mut features) = (vec![], vec![]);
         for record in file.records().by_ref() {
@@ -185,6 +202,11 @@ impl PerfFile {
         file
     }
 
+    /// Returns the records of the other files, with each file's name.
+    pub(super) fn beside(&self) -> impl Iterator<Item = (&str, RawRecords<'_>)> {
+        self.beside.iter().map(|(name, bytes)| (&**name, RawRecords::new(bytes, 0, false)))
+    }
+
     /// The records.
     pub(super) fn records(&self) -> RawRecords<'_> {
         let bytes = self.bytes.get(self.data.clone()).unwrap_or_default();
@@ -195,6 +217,11 @@ impl PerfFile {
     fn feature(&self, wanted: u32) -> Option<FeatureField<'_>> {
         let (_, range) = self.features.iter().find(|(number, _)| *number == wanted)?;
         self.bytes.get(range.clone()).map(FeatureField)
+    }
+
+    /// Returns the feature that describes BPF programs.
+    pub(super) fn bpf_programs(&self) -> &[u8] {
+        self.feature(feature::BPF_PROG_INFO).map_or(&[], |field| field.0)
     }
 
     /// The processor's name as perf writes it: `GenuineIntel,6,94,3`.
@@ -236,9 +263,9 @@ impl PerfFile {
         self.short.as_deref()
     }
 
-    /// The size in bytes.
+    /// The size of all files in bytes.
     pub(super) fn size(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() + self.beside.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
     }
 }
 
@@ -334,6 +361,33 @@ impl<'a> FeatureField<'a> {
         let size = self.int()? as usize;
         std::str::from_utf8(self.take(size)?.split(|byte| *byte == 0).next()?).ok()
     }
+}
+
+/// Reads a regular file, as much of it as its size says.
+fn read_regular(path: &Path) -> Result<Vec<u8>> {
+    let data = fs::metadata(path)?;
+    ensure!(data.is_file(), "it is not a regular file");
+    let mut bytes = vec![];
+    bytes.try_reserve_exact(usize::try_from(data.len())?)?;
+    File::open(path)?.take(data.len()).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Lists the files in a folder that hold only records, in the order of their numbers.
+fn numbered_files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut found = vec![];
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix(DATA).and_then(|rest| rest.strip_prefix('.')?.parse::<u32>().ok());
+        if let Some(number) = number
+            && entry.path().is_file()
+        {
+            found.push((number, name, entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, name, path)| (name, path)).collect())
 }
 
 /// The 64-bit number at a place.

@@ -1,21 +1,25 @@
 //! Reads the file that `perf record` writes: the traces of Intel PT in it, what the system did while they were taken,
 //! and what the file says about the processor; and the samples of other files.
 //!
-//! Compressed records, traces in samples (`--aux-sample`), snapshots, and what was written to a pipe are read, too. Of
-//! a file that is cut short, or damaged from some place on, all is read that comes before that place.
+//! Compressed records, traces in samples (`--aux-sample`), snapshots, what was written to a pipe, a folder with a file
+//! for each thread of perf, and several files of one recording (`--switch-output`) are read, too. Of a file that is cut
+//! short, or damaged from some place on, all is read that comes before that place.
 //!
 //! The records are read by the code that reads the sideband of ptxed, [`crate::sideband`].
 //!
 //! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h; the fields of
 //! the AUXTRACE_INFO record of Intel PT: tools/perf/util/intel-pt.h.
 
+mod bpf;
 #[cfg(test)]
 pub(crate) mod builder;
 mod compressed;
 mod file;
 mod info;
+mod poke;
 pub mod sample;
 pub mod samples;
+mod several;
 mod traces;
 
 use super::{Mapping, SystemChange, SystemRecord, SystemTask};
@@ -30,7 +34,7 @@ use rustc_hash::FxHashMap;
 use sample::{PerfSample, SampleLayout};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use traces::{TracePart, TracePieces};
 
@@ -72,28 +76,69 @@ pub struct PerfData {
 }
 
 impl PerfData {
-    /// Returns whether a file is one of `perf record`.
+    /// Returns whether a file is one of `perf record`, or a folder has one.
     #[must_use]
     pub fn is_one(path: &Path) -> bool {
+        let path = Self::header_of(path);
         let mut begin = [0; MAGIC.len()];
         let found = path.is_file().then(|| File::open(path).and_then(|mut file| file.read_exact(&mut begin)));
         matches!(found, Some(Ok(()))) && begin == *MAGIC
     }
 
-    /// Reads a file.
+    /// Returns the file that has the header: the path, or a file in the folder there.
+    #[must_use]
+    pub fn header_of(path: &Path) -> PathBuf {
+        PerfFile::header_of(path)
+    }
+
+    /// Reads a file or folder.
     ///
     /// # Errors
     /// If it cannot be read, is damaged where it begins, or has no traces of Intel PT.
     pub fn read(path: &Path) -> Result<Self> {
-        let read = || Self::of(&PerfFile::open(path)?);
-        read().with_context(|| format!("cannot read {}", path.display()))
+        Self::read_all(&[path.into()])
     }
 
+    /// Reads the files of one recording, in the order of their times, whatever theirs is here.
+    ///
+    /// # Errors
+    /// The same, or if one of them is of another recording.
+    pub fn read_all(paths: &[PathBuf]) -> Result<Self> {
+        let read = |path: &PathBuf| {
+            let read = || PerfParts::of(&PerfFile::open(path)?);
+            read().with_context(|| format!("cannot read {}", path.display()))
+        };
+        let files = paths.iter().map(|path| Ok((path.as_path(), read(path)?)));
+        Ok(several::joined(files.collect::<Result<_>>()?)?.finish())
+    }
+
+    #[cfg(test)]
+    fn of(file: &PerfFile) -> Result<Self> {
+        PerfParts::of(file).map(PerfParts::finish)
+    }
+}
+
+/// The contents of a file, to which those of another one can be added.
+struct PerfParts {
+    pieces: TracePieces,
+    samples: TracePieces,
+    /// The first and the last time of a record.
+    times: Option<(u64, u64)>,
+    /// All but the traces.
+    data: PerfData,
+}
+
+impl PerfParts {
     fn of(file: &PerfFile) -> Result<Self> {
         let mut reader = PerfReader::new(file);
         let problems = compressed::each_record(file, &mut |record| reader.record(record))?;
         reader.data.problems.extend(problems);
         reader.finish(file)
+    }
+
+    fn finish(self) -> PerfData {
+        let traces = [self.pieces, self.samples].into_iter().flat_map(TracePieces::into_traces).collect();
+        PerfData { traces, ..self.data }
     }
 }
 
@@ -111,6 +156,10 @@ struct PerfReader<'a> {
     /// The number of bytes of a trace that came in samples of each processor or thread.
     sampled: FxHashMap<u32, u64>,
     paths: FxHashMap<String, Arc<Path>>,
+    /// The names of code that the kernel has made.
+    names: Vec<bpf::KernelName>,
+    /// The first and the last time of a record.
+    times: Option<(u64, u64)>,
     /// The memory that the records may still take, in bytes.
     room: usize,
     data: PerfData,
@@ -133,6 +182,8 @@ impl<'a> PerfReader<'a> {
             samples: TracePieces::of_snapshots(),
             sampled: FxHashMap::default(),
             paths: FxHashMap::default(),
+            names: vec![],
+            times: None,
             room: file.size().saturating_mul(MOST_TIMES).saturating_add(MOST_MORE),
             data: PerfData { cpu: file.cpu_id().and_then(processor), ..PerfData::default() },
         }
@@ -153,6 +204,20 @@ impl<'a> PerfReader<'a> {
             }
             kind::AUXTRACE => self.trace(record),
             kind::SAMPLE => self.sample(record)?,
+            kind::KSYMBOL => match bpf::KernelName::parse(record, &self.config) {
+                Ok(name) => {
+                    self.room = self.room.saturating_sub(2 * record.bytes.len());
+                    self.names.extend(name.filter(|_| self.room > 0));
+                }
+                Err(problem) => self.problem(|| unreadable(record, problem)),
+            },
+            kind::TEXT_POKE => match poke::text_poke(record, &self.config) {
+                Ok((poke, sample)) => {
+                    self.room = self.room.saturating_sub(poke.old.len() + poke.new.len() + 64);
+                    self.add(sample.time, sample.cpu, SystemChange::Poke(poke))?;
+                }
+                Err(problem) => self.problem(|| unreadable(record, problem)),
+            },
             0 | 64.. => {}
             _ => match TimedRecord::parse(record.bytes, &self.config) {
                 Ok((found, _)) => self.system(record, found)?,
@@ -222,6 +287,10 @@ impl<'a> PerfReader<'a> {
 
     fn system(&mut self, raw: &RawRecord<'_>, found: TimedRecord<'_>) -> Result<()> {
         let task = |pid: u32, tid: u32| SystemTask { pid: pid as i32, tid: tid as i32 };
+        if let Some(time) = found.sample.time.filter(|time| !matches!(*time, 0 | u64::MAX)) {
+            let (first, last) = self.times.unwrap_or((time, time));
+            self.times = Some((first.min(time), last.max(time)));
+        }
         let own = found.sample.tid.map(|(pid, tid)| task(pid, tid));
         let change = match found.record {
             Record::Mmap { pid, addr, len, pgoff, more, filename, .. } => {
@@ -284,16 +353,16 @@ impl<'a> PerfReader<'a> {
         path
     }
 
-    fn finish(mut self, file: &PerfFile) -> Result<PerfData> {
+    fn finish(mut self, file: &PerfFile) -> Result<PerfParts> {
         let Some(info) = &self.info else {
             let cut = self.data.problems.first().map(|problem| format!("; {problem}")).unwrap_or_default();
             bail!("it has no traces: no AUXTRACE_INFO record{cut}")
         };
         self.data.clocks = info.clocks(&file.events);
         self.data.clock = info.clock();
-        self.data.traces =
-            [self.pieces, self.samples].into_iter().flat_map(TracePieces::into_traces).collect();
-        Ok(self.data)
+        let programs = bpf::functions(file.bpf_programs());
+        self.data.records.extend(bpf::changes(programs, &self.names));
+        Ok(PerfParts { pieces: self.pieces, samples: self.samples, times: self.times, data: self.data })
     }
 }
 

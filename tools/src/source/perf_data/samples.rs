@@ -3,7 +3,7 @@
 use super::file::{PerfFile, RawRecord, kind};
 use super::sample::{PerfSample, SampleLayout};
 use super::{compressed, stream_config};
-use crate::sideband::{NoRecord, Record, StreamConfig, TimedRecord};
+use crate::sideband::{Fork, NoRecord, Record, StreamConfig, TimedRecord};
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -71,56 +71,57 @@ impl PerfSamples {
         let mut found = Self { events: events(file), amd: file.cpu_id().and_then(amd), ..Self::default() };
         let ids = super::numbers_by_id(&file.events);
         let config = stream_config(&file.events);
+        let (mut records, mut number) = (vec![], 0);
+        let problems = compressed::each_record(file, &mut |record| {
+            match record.kind {
+                kind::SAMPLE => {
+                    let event = super::event_of(&file.events, &ids, record);
+                    let sample = found.parse(record, event).with_context(|| format!("sample {number}"))?;
+                    records.push(sample);
+                    number += 1;
+                }
+                0 | 64.. => {}
+                _ => records.extend(SampledRecord::parse(record, &config)?),
+            }
+            Ok(())
+        })?;
+        if let Some(problem) = problems.into_iter().next() {
+            bail!(problem);
+        }
+        // Each processor has recorded for itself, and each thread of perf has written for itself.
+        records.sort_by_key(|(time, _)| *time);
         // The program that each process runs now.
         let mut running = HashMap::new();
-        let problems = compressed::each_record(file, &mut |record| match record.kind {
-            kind::SAMPLE => found.sample(record, super::event_of(&file.events, &ids, record), &mut running),
-            0 | 64.. => Ok(()),
-            _ => found.record(record, &config, &mut running),
-        })?;
-        match problems.into_iter().next() {
-            Some(problem) => bail!(problem),
-            None => Ok(found),
+        for (_, record) in records {
+            found.record(record, &mut running);
         }
+        Ok(found)
     }
 
-    fn sample(
-        &mut self,
-        record: &RawRecord<'_>,
-        event: Option<usize>,
-        running: &mut HashMap<i32, usize>,
-    ) -> Result<()> {
-        let number = self.samples.len();
-        let what = || format!("sample {number}");
-        let event = event.context("it is of no event of the file").with_context(what)?;
-        let sample = PerfSample::parse(record.body(), &self.events[event].layout).with_context(what)?;
-        let program = self.program(sample.ids.map_or(0, |(pid, _)| pid), running);
-        self.samples.push((sample, event, program));
-        Ok(())
+    /// Reads a sample of an event, and its time.
+    fn parse(&self, record: &RawRecord<'_>, event: Option<usize>) -> Result<(u64, SampledRecord)> {
+        let event = event.context("it is of no event of the file")?;
+        let sample = PerfSample::parse(record.body(), &self.events[event].layout)?;
+        Ok((sample.time.unwrap_or(0), SampledRecord::Sample(sample, event)))
     }
 
-    fn record(
-        &mut self,
-        raw: &RawRecord<'_>,
-        config: &StreamConfig,
-        running: &mut HashMap<i32, usize>,
-    ) -> Result<()> {
-        let record = match TimedRecord::parse(raw.bytes, config) {
-            Ok((found, _)) => found.record,
-            Err(NoRecord::End) => return Ok(()),
-            Err(NoRecord::Problem(problem)) => bail!(super::unreadable(raw, problem)),
-        };
+    fn record(&mut self, record: SampledRecord, running: &mut HashMap<i32, usize>) {
         match record {
-            Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
-                self.map(pid as i32, (addr, len, pgoff), (&*filename).into(), running);
+            SampledRecord::Sample(sample, event) => {
+                let program = self.program(sample.ids.map_or(0, |(pid, _)| pid), running);
+                self.samples.push((sample, event, program));
             }
-            Record::Comm { pid, tid, comm, exec } => {
-                self.threads.insert(tid as i32, comm.into_owned());
+            SampledRecord::Map(process, mapping) => {
+                let program = self.program(process, running);
+                self.programs[program].mappings.push(mapping);
+            }
+            SampledRecord::Name { pid, tid, name, exec } => {
+                self.threads.insert(tid, name);
                 if exec {
-                    running.remove(&(pid as i32));
+                    running.remove(&pid);
                 }
             }
-            Record::Fork(fork) => {
+            SampledRecord::Fork(fork) => {
                 if let Some(name) = self.threads.get(&(fork.ptid as i32)).cloned() {
                     self.threads.insert(fork.tid as i32, name);
                 }
@@ -132,22 +133,8 @@ impl PerfSamples {
                     self.programs.push(Program { process: fork.pid as i32, mappings });
                 }
             }
-            Record::Lost { lost, .. } => self.lost += lost,
-            _ => {}
+            SampledRecord::Lost(lost) => self.lost += lost,
         }
-        Ok(())
-    }
-
-    /// Notes what a process has mapped: `len` bytes of a file from `offset` on, at `address`.
-    fn map(
-        &mut self,
-        process: i32,
-        (address, len, offset): (u64, u64, u64),
-        path: PathBuf,
-        running: &mut HashMap<i32, usize>,
-    ) {
-        let program = self.program(process, running);
-        self.programs[program].mappings.push(ProgramMapping { address, len, offset, path });
     }
 
     /// The number of the program that a process runs.
@@ -156,6 +143,45 @@ impl PerfSamples {
             self.programs.push(Program { process, mappings: vec![] });
             self.programs.len() - 1
         })
+    }
+}
+
+/// A record that says something of samples.
+enum SampledRecord {
+    /// A sample, and the number of its event.
+    Sample(PerfSample, usize),
+    /// A process has mapped something.
+    Map(i32, ProgramMapping),
+    /// A thread has a name; or another one, because it executes another program.
+    Name { pid: i32, tid: i32, name: String, exec: bool },
+    /// A thread begins.
+    Fork(Fork),
+    /// The number of samples that were lost.
+    Lost(u64),
+}
+
+impl SampledRecord {
+    /// Reads a record, and its time: 0 if it has none.
+    fn parse(raw: &RawRecord<'_>, config: &StreamConfig) -> Result<Option<(u64, Self)>> {
+        let found = match TimedRecord::parse(raw.bytes, config) {
+            Ok((found, _)) => found,
+            Err(NoRecord::End) => return Ok(None),
+            Err(NoRecord::Problem(problem)) => bail!(super::unreadable(raw, problem)),
+        };
+        let record = match found.record {
+            Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
+                let path = (&*filename).into();
+                Self::Map(pid as i32, ProgramMapping { address: addr, len, offset: pgoff, path })
+            }
+            Record::Comm { pid, tid, comm, exec } => {
+                Self::Name { pid: pid as i32, tid: tid as i32, name: comm.into_owned(), exec }
+            }
+            Record::Fork(fork) => Self::Fork(fork),
+            Record::Lost { lost, .. } => Self::Lost(lost),
+            _ => return Ok(None),
+        };
+        let time = found.sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
+        Ok(Some((time, record)))
     }
 }
 

@@ -1,5 +1,8 @@
-use super::builder::{AUX, Made, NONE, PerfFileBuilder, SAMPLE_TYPE, compressed, info, longs, record, trace};
+use super::builder::{
+    AUX, Made, NONE, PerfFileBuilder, SAMPLE_TYPE, bpf_program, compressed, info, longs, record, trace,
+};
 use super::*;
+use crate::source::TextPoke;
 
 const MADE: Made = Made { time: 5, cpu: 3, task: (7, 8) };
 /// A PSB+ with a time, and something after it.
@@ -31,6 +34,10 @@ fn mapping(path: &str, executable: bool) -> SystemChange {
     })
 }
 
+fn poke(old: &[u8], new: &[u8]) -> SystemChange {
+    SystemChange::Poke(TextPoke { address: 0x1000, old: old.into(), new: new.into() })
+}
+
 /// Records of each kind, and what is made of them.
 fn each_kind() -> (Vec<Vec<u8>>, Vec<SystemChange>) {
     let task = |pid, tid| SystemTask { pid, tid };
@@ -51,6 +58,8 @@ fn each_kind() -> (Vec<Vec<u8>>, Vec<SystemChange>) {
         (MADE.forks((9, 10)), SystemChange::Fork { task: task(9, 10), parent: 7, has_mappings: true }),
         (MADE.switches_to((11, 12)), switch(Some(own), Some(task(11, 12)))),
         (MADE.begins(), switch(None, Some(own))),
+        (MADE.pokes(0x1000, b"", b"abc"), poke(b"", b"abc")),
+        (MADE.pokes(0x1000, b"\x0f\x1f", b""), poke(b"\x0f\x1f", b"")),
         (MADE.aux(1), SystemChange::TraceLost),
         (MADE.lost(6), SystemChange::RecordsLost(6)),
     ];
@@ -116,11 +125,13 @@ fn parts_that_follow_one_another_are_one_trace_and_a_gap_begins_another() {
         trace(0, 8, 3, NONE, b"9abcdefg"),
         trace(0, 16, 3, NONE, b""),
         trace(0, 32, 3, NONE, b"after gap"),
+        trace(0, 32, 3, NONE, b"after gap"),
+        trace(0, 33, 3, NONE, b"fter gap, and more"),
     ]))
     .unwrap();
     let expected = [
         aux(Some(3), None, 0, b"123456789abcdefg"),
-        aux(Some(3), None, 32, b"after gap"),
+        aux(Some(3), None, 32, b"after gap, and more"),
         aux(None, Some(12), 0, b"abcdefgh"),
     ];
     assert_eq!(data.traces, expected);
@@ -175,6 +186,116 @@ fn traces_in_samples_are_those_of_their_processor() {
     assert_eq!(traces, [of(1, &both), of(2, &other)]);
 }
 
+/// A folder with files, which is removed when the value is dropped.
+struct PerfFolder(PathBuf);
+
+impl PerfFolder {
+    fn new(name: &str, files: &[(&str, &[u8])]) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        files.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).unwrap());
+        Self(folder)
+    }
+}
+
+impl Drop for PerfFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_files_of_a_folder_are_one_file() {
+    let (records, changes) = each_kind();
+    let rest = trace(0, 0, 3, NONE, b"12345678");
+    let (first, second) = records.split_at(4);
+    // The tenth comes after the second, and what has another name is none of perf's.
+    let files: [(&str, &[u8]); 5] = [
+        ("data", &file(&[info(false)])),
+        ("data.2", &first.concat()),
+        ("data.10", &[&compressed(&second.concat(), 90).concat()[..], &rest, &[1, 2, 3]].concat()),
+        ("data.old", b"PERFILE2"),
+        ("data10", b"PERFILE2"),
+    ];
+    let folder = PerfFolder::new("folder", &files);
+    std::fs::create_dir_all(folder.0.join("data.3")).unwrap();
+    assert!(PerfData::is_one(&folder.0));
+    let found = PerfData::read(&folder.0).unwrap();
+    assert_eq!(found.records.into_iter().map(|record| record.change).collect::<Vec<_>>(), changes);
+    assert_eq!(found.traces, [aux(Some(3), None, 0, b"12345678")]);
+    let size = files[2].1.len() - 3;
+    assert_eq!(found.problems, [format!("data.10: at {size:#x}: 0x3 bytes, which are no record")]);
+}
+
+#[test]
+fn samples_of_several_files_come_in_the_order_of_their_times() {
+    let at = |time| Made { time, ..MADE };
+    let builder =
+        PerfFileBuilder { sample_type: SAMPLE_TYPE | AUX, ..PerfFileBuilder::new(vec![info(false)]) };
+    let samples = [at(9).sample(&[]), at(6).sample(&[])].concat();
+    let programs =
+        [at(5).named("x", true), at(5).maps(0x1000, 0x100, 0, "/x"), at(8).named("y", true)].concat();
+    let folder =
+        PerfFolder::new("samples", &[("data", &builder.file()), ("data.0", &samples), ("data.1", &programs)]);
+    let found = samples::PerfSamples::read(&folder.0).unwrap();
+    let of = |number: usize| &found.programs[found.samples[number].2].mappings;
+    assert_eq!(found.samples.iter().map(|(sample, ..)| sample.time).collect::<Vec<_>>(), [Some(6), Some(9)]);
+    assert_eq!((of(0).len(), of(1).len()), (1, 0));
+}
+
+#[test]
+fn files_of_another_recording_are_refused() {
+    let with_clock = |mult: u8| {
+        let mut info = info(false);
+        info[16 + 2 * 8] = mult;
+        file(&[info, trace(0, 0, 3, NONE, b"12345678")])
+    };
+    let folder =
+        PerfFolder::new("others", &[("a", &with_clock(1)), ("b", &with_clock(2)), ("c", &with_clock(1))]);
+    let read = |names: [&str; 2]| PerfData::read_all(&names.map(|name| folder.0.join(name)));
+    // Nothing is there twice.
+    assert_eq!(read(["a", "c"]).unwrap(), read(["a", "a"]).unwrap());
+    assert_eq!(read(["a", "c"]).unwrap().traces, [aux(Some(3), None, 0, b"12345678")]);
+    let error = format!("{:#}", read(["a", "b"]).unwrap_err());
+    assert!(error.contains("b is of another recording than") && error.ends_with("another one"), "{error}");
+}
+
+#[test]
+fn bpf_programs_are_there_since_the_kernel_has_named_them() {
+    let at = |time| Made { time, ..MADE };
+    let (one, other): (&[u8], &[u8]) = (b"abc", b"defg");
+    let records = [
+        info(false),
+        at(20).names_code(0x1000, 0, "bpf_prog_abababababababab_second"),
+        at(15).names_code(0x1000, 1, "bpf_prog_cdcdcdcdcdcdcdcd_first"),
+        at(10).names_code(0x1000, 0, "bpf_prog_cdcdcdcdcdcdcdcd_first"),
+    ];
+    let bpf = [
+        &2_u32.to_le_bytes()[..],
+        &bpf_program(0xab, &[(0x1000, one)]),
+        &bpf_program(0xcd, &[(0x1000, other), (0x2000, one)]),
+    ]
+    .concat();
+    let found = |bpf: &[u8]| {
+        let builder = PerfFileBuilder { bpf: bpf.into(), ..PerfFileBuilder::new(records.to_vec()) };
+        let changes = read(&builder.file()).unwrap().records.into_iter();
+        let code = |record: SystemRecord| match record.change {
+            SystemChange::Poke(TextPoke { address, old, new }) if old.is_empty() => {
+                (record.time, address, new)
+            }
+            other => panic!("{other:?}"),
+        };
+        changes.map(code).collect::<Vec<_>>()
+    };
+    let expected: [(u64, u64, Arc<[u8]>); 3] =
+        [(20, 0x1000, one.into()), (10, 0x1000, other.into()), (0, 0x2000, one.into())];
+    assert_eq!(found(&bpf), expected);
+    for cut in 0..bpf.len() {
+        let found = found(&bpf[..cut]);
+        assert!(expected.starts_with(&found) && found.len() < expected.len(), "{cut}");
+    }
+}
+
 #[test]
 fn a_file_without_traces_of_intel_pt_is_refused() {
     let says = |bytes: &[u8]| format!("{:#}", read(bytes).unwrap_err());
@@ -186,7 +307,7 @@ fn a_file_without_traces_of_intel_pt_is_refused() {
     assert!(says(&[b"PERFILE2", &longs(&[7])[..]].concat()).contains("a header of 0x7 bytes"));
     let folder = std::env::temp_dir();
     assert!(!PerfData::is_one(&folder));
-    assert!(format!("{:#}", PerfData::read(&folder).unwrap_err()).contains("not a regular file"));
+    assert!(format!("{:#}", PerfData::read(&folder).unwrap_err()).contains("it has no file `data`"));
 }
 
 #[test]
@@ -196,7 +317,7 @@ fn of_a_file_that_is_cut_all_is_read_that_comes_before() {
     let whole = file(&records);
     let all = read(&whole).unwrap();
     let first = 104 + 136 + 16 + 8 + records[0].len();
-    let data_end = whole.len() - 16 - 24;
+    let data_end = whole.len() - 32 - 24;
     for end in 0..whole.len() {
         match read(&whole[..end]) {
             Ok(data) => {

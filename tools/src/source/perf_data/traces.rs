@@ -93,6 +93,21 @@ impl TracePieces {
         pieces.push(AuxTrace { cpu, thread, offset, reference, bytes: bytes.to_vec() });
     }
 
+    /// Adds the traces of the next file of the same recording.
+    pub(super) fn append(&mut self, later: Self) {
+        self.are_snapshots |= later.are_snapshots;
+        for piece in later.into_traces() {
+            let is_its = |pieces: &Vec<AuxTrace>| {
+                pieces.first().is_some_and(|own| (own.cpu, own.thread) == (piece.cpu, piece.thread))
+            };
+            let known = self.pieces.iter().find(|(_, pieces)| is_its(pieces)).map(|(index, _)| *index);
+            let next = || self.pieces.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));
+            let index = known.unwrap_or_else(next);
+            let AuxTrace { cpu, thread, offset, reference, bytes } = piece;
+            self.add(TracePart { index, cpu, thread, offset, reference, bytes: &bytes });
+        }
+    }
+
     /// The pieces, in the order of their numbers.
     pub(super) fn into_traces(self) -> Vec<AuxTrace> {
         self.pieces.into_values().flatten().collect()
@@ -110,10 +125,19 @@ enum PartPlace {
     Apart,
 }
 
-/// perf fills a part up to a multiple of eight bytes, so that a part may end a little after the next one begins.
+/// perf fills a part up to a multiple of eight bytes, so that a part may end a little after the next one begins. Of two
+/// files of a recording, both may have a part.
 fn after_part(last: &AuxTrace, part: TracePart<'_>) -> PartPlace {
-    match (last.offset + last.bytes.len() as u64).checked_sub(part.offset) {
-        Some(fill @ 0..8) => PartPlace::Follows { fill: fill as usize, from: 0 },
+    if let Some(fill @ 0..8) = last.offset.saturating_add(last.bytes.len() as u64).checked_sub(part.offset) {
+        return PartPlace::Follows { fill: fill as usize, from: 0 };
+    }
+    let known =
+        part.offset.checked_sub(last.offset).and_then(|at| last.bytes.get(usize::try_from(at).ok()?..));
+    match known {
+        Some(known) if known.starts_with(part.bytes) => PartPlace::Known,
+        Some(known) if !known.is_empty() && part.bytes.starts_with(known) => {
+            PartPlace::Follows { fill: 0, from: known.len() }
+        }
         _ => PartPlace::Apart,
     }
 }

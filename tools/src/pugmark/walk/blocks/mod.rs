@@ -170,7 +170,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
         progress: &'w RefCell<&'w mut Progress>,
         state: State<'v, V>,
     ) -> Self {
-        let (times, known) = (TraceTimes::new(session, clock), KnownBlocks::new(session.image(lane)));
+        let (times, known) = (TraceTimes::new(session, clock), KnownBlocks::of_lane(session, lane));
         Self {
             state,
             progress,
@@ -208,10 +208,11 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
     fn begins(&mut self, slice: &TraceSlice) {
         self.times.turn_to(slice.trace);
         self.catch_up();
+        self.known.turn_to(slice.image);
         self.disturbed = true;
     }
 
-    fn stops(&mut self, SliceEnd { span: Span { after, before }, offset: end }: SliceEnd) {
+    fn stops(&mut self, SliceEnd { span: Span { after, before }, offset: end, .. }: SliceEnd) {
         self.catch_up();
         self.disturbed = true;
         self.chain.stops();
