@@ -17,12 +17,17 @@ pub mod encoder;
 pub mod events;
 pub mod heap;
 pub mod insns;
+pub mod jitdump;
+pub mod kallsyms;
 pub mod packets;
+pub mod perf_data;
+pub mod perf_map;
 pub mod query;
 pub mod reference;
 pub mod sideband;
 pub mod slices;
 pub mod subject;
+pub mod symbols;
 pub mod trace;
 pub mod wire;
 

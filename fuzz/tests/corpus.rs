@@ -30,4 +30,4 @@ macro_rules! targets {
     };
 }
 
-targets!(packets encoder events query insns blocks slices sideband elf);
+targets!(packets encoder events query insns blocks slices sideband elf symbols kallsyms perf_map jitdump perf_data);

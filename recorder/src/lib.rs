@@ -38,7 +38,8 @@
 //! The files of the main thread's first part are in the directory itself, and those of its later parts in
 //! subdirectories `2`, `3` and so on. Other tasks have the same files in subdirectories `task-2`, `task-3` and so on:
 //! - `trace.pt`, the trace;
-//! - `image.json`, the sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`;
+//! - `image.json`, the sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`, and in `"mapped"` the
+//!   files that the program had mapped, with the same fields;
 //! - `truth.json`: `count` and `hash` of the traced instructions, and what a decoder may need to know of the processor.
 //!
 //! Beside the files of the first part is `recording.json`: whose each part is (thread, process, name, program, time),

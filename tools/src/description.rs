@@ -1,6 +1,6 @@
 //! Reads the files beside a trace that describe its recording: the processor, its clocks, and what is true of it.
 
-use crate::{args::UsageError, cpu, text};
+use crate::{args::UsageError, cpu, file::read_regular, text};
 use pugmark_decoder_core::{config::Clocks, errata::Cpu};
 use pugmark_recorder::files::{IMAGE, TRACE, TRUTH};
 use serde::Deserialize;
@@ -73,7 +73,7 @@ impl Description {
     /// If the file cannot be read, or does not hold a description.
     pub fn in_folder(folder: &Path) -> Result<Option<Self>, DescriptionError> {
         let file = folder.join(TRUTH);
-        let text = match fs::read(&file) {
+        let text = match read_regular(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text,
         };

@@ -18,9 +18,10 @@
 //!       │
 //!  visitors      counts, calls, transfers                                pugmark/{layers,coverage,walk,transfers}
 //!       │
-//!  views         a command each, with names from pugmark/symbols
+//!  views         a command each, with names from symbols
 //!
 //!  code          ELF files, raw bytes, image.json                                     code, pugmark/code
+//!  names         functions, object files, lines of source of addresses                symbols
 //!  perf's records, and ptxed's own walk by them                                       sideband
 //!  what made it  the processor, its errata and clocks                                 cpu, processors, description
 //!       │
@@ -37,7 +38,8 @@
 //!  a program ─▶ pugmark/record     the command line of pugmark-recorder, which writes a folder
 //! ```
 //!
-//! Folders import in one direction only: `session` from nothing here, `timeline` from `source`, `source` from
+//! Folders import in one direction only: `session` from nothing here, `symbols` from `code` and `source`, `timeline`
+//! from `source`, `source` from
 //! `sideband` (whose code reads perf's records), `ptdump` and `ptxed` from `sideband`, `sideband` from `code`, all of
 //! them from what the programs share (`args`, `file`, `number`, `text`, `output` and others).
 //!
@@ -85,6 +87,8 @@ pub mod cpu;
 pub mod description;
 pub mod file;
 pub mod number;
+#[cfg(test)]
+mod object_file;
 pub mod output;
 pub mod perf_clock;
 pub mod processors;
@@ -94,5 +98,6 @@ pub mod pugmark;
 pub mod session;
 pub mod sideband;
 pub mod source;
+pub mod symbols;
 pub mod text;
 pub mod timeline;

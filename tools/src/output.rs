@@ -1,5 +1,6 @@
 //! Writes to standard output. Failing to write is an error, unless the reader has closed its end.
 
+use crate::text::printable;
 use std::{
     env,
     io::{self, BufWriter, IsTerminal, Write},
@@ -73,7 +74,10 @@ fn start_pager() -> Option<Child> {
     command.stdin(Stdio::piped()).spawn().ok()
 }
 
-/// Writes a line to standard error. An error there cannot be reported anywhere and is dropped.
+/// Writes a line to standard error. Characters that a terminal would obey are shown by their numbers. An error there
+/// cannot be reported anywhere and is dropped.
 pub fn tell(line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let text = line.to_string();
+    let lines: Vec<_> = text.split('\n').map(printable).collect();
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
 }

@@ -1,5 +1,10 @@
 //! The exit statuses of the programs.
 
+mod hostile;
+#[allow(dead_code)]
+#[path = "../src/object_file.rs"]
+mod object_file;
+
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},

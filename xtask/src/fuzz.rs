@@ -15,8 +15,22 @@ use std::{
 use crate::setup::{self, SetupOptions};
 
 /// One target for each layer, the lowest first.
-const TARGETS: [&str; 9] =
-    ["packets", "encoder", "events", "query", "insns", "blocks", "slices", "sideband", "elf"];
+const TARGETS: [&str; 14] = [
+    "packets",
+    "encoder",
+    "events",
+    "query",
+    "insns",
+    "blocks",
+    "slices",
+    "sideband",
+    "elf",
+    "symbols",
+    "kallsyms",
+    "perf_map",
+    "jitdump",
+    "perf_data",
+];
 
 /// Arguments for libFuzzer besides the time: limits for each input. Inputs take milliseconds, but a busy machine can
 /// stall for half a minute.

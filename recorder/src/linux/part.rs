@@ -5,6 +5,7 @@ use super::{
     Cause, RecordError, RecordOptions, ThreadInfo,
     code::{CodeSnapshots, PAGE_BYTES},
     folder::{self, PartNumber},
+    maps::TaskMapping,
     pt_unit::{Clock, PtUnit},
     truth::Truth,
 };
@@ -13,7 +14,7 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::ExecMode;
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fs::File,
     io::{self, Write},
     path::{Path, PathBuf},
@@ -61,6 +62,9 @@ pub(super) struct OpenPart<T> {
     code: GrowingFile,
     /// Where in the file of code the pages are that begin at these addresses.
     pages: BTreeMap<u64, u64>,
+    /// The files that were mapped, in the order in which they were.
+    mapped: Vec<TaskMapping>,
+    known: HashSet<TaskMapping>,
     /// The PT unit of its processor.
     pub(super) pt_unit: PtUnit<T>,
 }
@@ -104,8 +108,21 @@ impl<T: Truth> OpenPart<T> {
         let dir = place.make(&options.out)?;
         let [trace, code] = [TRACE, CODE].map(|name| GrowingFile::make(dir.join(name)));
         let (trace, code, pages) = (trace?, code?, BTreeMap::new());
-        let part =
-            Self { task: place.task, dir, program, thread, tsc_first, ranges, trace, code, pages, pt_unit };
+        let (mapped, known, task) = (vec![], HashSet::new(), place.task);
+        let part = Self {
+            task,
+            dir,
+            program,
+            thread,
+            tsc_first,
+            ranges,
+            trace,
+            code,
+            pages,
+            mapped,
+            known,
+            pt_unit,
+        };
         part.write_image()?;
         let mut truth = part.describe(options);
         truth["unfinished"] = true.into();
@@ -113,6 +130,15 @@ impl<T: Truth> OpenPart<T> {
         part.thread.describe(&mut truth);
         write_json(&part.dir, TRUTH, &truth)?;
         Ok(part)
+    }
+
+    /// Notes the files that are mapped now, so that what is opened while the program runs has names, too.
+    pub(super) fn note_mappings(&mut self, mappings: &[TaskMapping]) {
+        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.is_file()) {
+            if self.known.insert(mapping.clone()) {
+                self.mapped.push(mapping.clone());
+            }
+        }
     }
 
     /// Returns true if much of the trace is not written.
@@ -142,7 +168,8 @@ impl<T: Truth> OpenPart<T> {
         pairs.into_iter().any(|((address, at), (second, second_at))| address == *second && at != *second_at)
     }
 
-    /// Writes the list of the pages of code; those that follow one another in memory and in the file are one section.
+    /// Writes the list of the pages of code, and of the files that were mapped. Pages that follow one another in memory
+    /// and in the file are one section.
     fn write_image(&self) -> Result<(), RecordError> {
         let mut sections: Vec<(u64, u64, u64)> = vec![];
         for (&address, &at) in &self.pages {
@@ -155,7 +182,14 @@ impl<T: Truth> OpenPart<T> {
         }
         let section =
             |(base, offset, len)| json!({ "file": CODE, "offset": offset, "len": len, "vaddr": base });
-        let image = json!({ "sections": sections.into_iter().map(section).collect::<Vec<_>>() });
+        let mapped = self.mapped.iter().map(|mapping| {
+            let TaskMapping { start, end, offset, name, .. } = mapping;
+            json!({ "file": name, "offset": offset, "len": end - start, "vaddr": start })
+        });
+        let image = json!({
+            "mapped": mapped.collect::<Vec<_>>(),
+            "sections": sections.into_iter().map(section).collect::<Vec<_>>(),
+        });
         write_json(&self.dir, IMAGE, &image)
     }
 
@@ -170,6 +204,7 @@ impl<T: Truth> OpenPart<T> {
     ) -> Result<Part, RecordError> {
         self.pt_unit.finish(at)?;
         self.write(code)?;
+        self.write_image()?;
         if self.is_scattered() {
             code.renew();
             self.write(code)?;

@@ -1,11 +1,9 @@
 //! Reads `image.json`, which says which part of which file was mapped where.
 
+use crate::file::read_regular;
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// A part of a file at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -24,6 +22,9 @@ pub struct ImageSection {
 #[derive(Deserialize)]
 struct ImageFile {
     sections: Vec<ImageSection>,
+    /// The files that were mapped, if the recorder has noted them.
+    #[serde(default)]
+    mapped: Vec<ImageSection>,
 }
 
 /// Reads the sections of `{"sections":[{"file","offset","len","vaddr"}]}`.
@@ -31,7 +32,20 @@ struct ImageFile {
 /// # Errors
 /// If the file cannot be read, or does not have this form.
 pub fn read(path: &Path) -> Result<Vec<ImageSection>> {
+    Ok(parse(path)?.sections)
+}
+
+/// Reads which files a recorded program had mapped as code, in the order in which it did: `"mapped"` beside the
+/// sections, with the same fields. Empty if the image says nothing of that.
+///
+/// # Errors
+/// As [`read`].
+pub fn mapped(path: &Path) -> Result<Vec<ImageSection>> {
+    Ok(parse(path)?.mapped)
+}
+
+fn parse(path: &Path) -> Result<ImageFile> {
     let what = || format!("image {}", path.display());
-    let text = fs::read(path).with_context(what)?;
-    Ok(serde_json::from_slice::<ImageFile>(&text).with_context(what)?.sections)
+    let text = read_regular(path).with_context(what)?;
+    serde_json::from_slice(&text).with_context(what)
 }

@@ -5,10 +5,10 @@ use super::{
     options::Input,
     progress::Progress,
     recording::Traced,
-    symbols::TracedSymbols,
     walk::{Happening, Time},
 };
 use crate::output;
+use crate::symbols::TracedSymbols;
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;

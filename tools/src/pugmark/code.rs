@@ -1,12 +1,12 @@
 //! The traced code, read from files.
 
 use crate::code::image::{self, ImageSection};
+use crate::file::read_regular;
 use anyhow::{Context, Result, anyhow};
 use object::{Object, ObjectSegment};
 use pugmark_decoder_core::image::{AddressSpace, Section};
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    fs, io,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -175,7 +175,7 @@ impl TracedCode {
     /// If the file cannot be read, or is not an object file.
     pub fn add_elf(&mut self, path: &Path, base: Option<u64>) -> Result<()> {
         let what = || format!("ELF file {}", path.display());
-        let bytes = fs::read(path).with_context(what)?;
+        let bytes = read_regular(path).with_context(what)?;
         self.add_elf_bytes(bytes, base).with_context(what)
     }
 
@@ -207,16 +207,7 @@ impl TracedCode {
     /// # Errors
     /// If the file cannot be read.
     pub fn add_raw(&mut self, path: &Path, base: u64) -> Result<()> {
-        self.add(base, fs::read(path).with_context(|| format!("raw file {}", path.display()))?);
+        self.add(base, read_regular(path).with_context(|| format!("raw file {}", path.display()))?);
         Ok(())
-    }
-}
-
-/// Reads a file that a recording names. Anything but a regular file is refused, because reading it might block or never
-/// end.
-fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    match fs::metadata(path)?.is_file() {
-        true => fs::read(path),
-        false => Err(io::Error::other("not a regular file")),
     }
 }

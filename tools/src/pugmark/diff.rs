@@ -6,11 +6,11 @@ use super::{
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
-    symbols::TracedSymbols,
     walk::{Happening, Time, TraceClock},
 };
 use crate::output::{self, tell};
 use crate::session::SliceSink;
+use crate::symbols::TracedSymbols;
 use anyhow::{Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{

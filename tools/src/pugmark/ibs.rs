@@ -1,12 +1,13 @@
 //! `pugmark ibs`: prints samples of AMD's Instruction Based Sampling (IBS), which tags single fetches and micro-ops.
 
+use crate::file::read_finite;
 use crate::output::{self, tell};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pugmark_decoder_core::Error;
 use pugmark_decoder_core::ibs::{FetchSample, OpSample, Part, RawSamples, Sample};
 use serde_json::{Map, Value, json};
-use std::{fs, io, io::Write, path::PathBuf};
+use std::{io, io::Write, path::PathBuf};
 
 /// The options of `pugmark ibs`.
 #[derive(Args, Clone, Debug)]
@@ -31,7 +32,7 @@ pub struct IbsOptions {
 /// are printed.
 pub fn run(options: &IbsOptions) -> Result<()> {
     let name = options.file.display();
-    let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
+    let bytes = read_finite(&options.file).with_context(|| format!("{name}"))?;
     if bytes.is_empty() {
         tell(format_args!("pugmark: warning: {name} is empty: there is no sample"));
     }

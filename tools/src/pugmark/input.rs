@@ -1,8 +1,8 @@
 //! Reads a trace from a file or a pipe.
 
 use super::progress::{Progress, Size};
+use crate::file::open_finite;
 use std::{
-    fs::File,
     io::{self, Read},
     path::Path,
 };
@@ -18,7 +18,7 @@ pub fn load(path: &Path, progress: &mut Progress) -> io::Result<Vec<u8>> {
     if path.as_os_str() == "-" {
         return read(io::stdin().lock(), None, progress);
     }
-    let file = File::open(path)?;
+    let file = open_finite(path)?;
     let size = file.metadata()?.len();
     // A pipe has no size.
     read(file, (size > 0).then_some(size), progress)

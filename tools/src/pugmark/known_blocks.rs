@@ -151,11 +151,6 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         &self.blocks[number as usize].notes
     }
 
-    /// The instructions of each block, by its number.
-    pub(super) fn insns(&self) -> impl Iterator<Item = Insns<'a>> {
-        self.blocks.iter().map(|known| self.insns_of(&known.block, known.image))
-    }
-
     fn insns_of(&self, block: &Block, image: u32) -> Insns<'a> {
         let image = self.images.get(image as usize).copied().unwrap_or(Image::new(&[]));
         Insns::new(image, Asid::default(), block)
@@ -163,7 +158,8 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
 
     /// Returns what was counted.
     pub(super) fn counted(mut self, chain: BlockChain) -> ExecutedBlocks {
-        let insns = self.blocks.iter().map(|known| self.insns_of(&known.block).collect()).collect();
+        let insns =
+            self.blocks.iter().map(|known| self.insns_of(&known.block, known.image).collect()).collect();
         for (before, block) in self.blocks.iter().enumerate() {
             for way in block.ways.iter().filter(|way| way.times > 0) {
                 *self.pairs.entry((before as u32, way.to)).or_default() += way.times;

@@ -6,10 +6,10 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
-    symbols::TracedSymbols,
     walk::{Happening, Time},
 };
 use crate::output;
+use crate::symbols::TracedSymbols;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;

@@ -5,10 +5,10 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
-    symbols::TracedSymbols,
     walk::{Time, TraceClock, Visitor, WalkedLane, walk_lanes},
 };
 use crate::output::tell;
+use crate::symbols::TracedSymbols;
 use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode, rc::Rc};
 

@@ -1,6 +1,7 @@
 //! `pugmark pebs`: prints the samples of PEBS that are in a trace of Intel PT.
 
 use super::ibs::{address, text, valid};
+use crate::file::read_finite;
 use crate::output::{self, tell};
 use crate::source::perf_data::{AuxTrace, PerfData};
 use anyhow::{Context, Result};
@@ -9,7 +10,7 @@ use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::errata::Errata;
 use pugmark_decoder_core::pebs::{PebsBlocks, PebsRecord, Registers, TracedRecord};
 use serde_json::{Map, Value, json};
-use std::{fs, io, io::Write, path::PathBuf, process::ExitCode};
+use std::{io, io::Write, path::PathBuf, process::ExitCode};
 
 /// The options of `pugmark pebs`.
 #[derive(Args, Clone, Debug)]
@@ -38,7 +39,7 @@ pub fn run(options: &PebsOptions) -> Result<ExitCode> {
             (data.traces, Config { errata, ..Config::new() })
         }
         false => {
-            let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
+            let bytes = read_finite(&options.file).with_context(|| format!("{name}"))?;
             (vec![AuxTrace { bytes, ..AuxTrace::default() }], Config::new())
         }
     };

@@ -3,9 +3,11 @@
 use crate::code::elf::{self, Segment};
 use crate::code::image::ImageSection;
 use crate::description::Description;
+use crate::file::read_regular;
 use crate::output::tell;
 use crate::perf_clock::PerfClock;
 use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
+use crate::text::printable;
 use crate::timeline::{CodePart, KernelBytes, ProcessTimeline, SpaceId};
 use anyhow::{Context, Result, ensure};
 use object::ReadCache;
@@ -15,7 +17,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     rc::Rc,
 };
 
@@ -205,7 +207,7 @@ impl IndexedPart {
         if let Some(exe) = &self.exe {
             title += &format!(", {exe}");
         }
-        title
+        printable(&title).into_owned()
     }
 }
 
@@ -230,8 +232,7 @@ impl PerfRecording {
 /// few programs call.
 fn section(part: &CodePart, symfs: Option<&Path>, missing: &mut BTreeSet<PathBuf>) -> Option<ImageSection> {
     let CodePart { address: vaddr, len, offset, path } = part;
-    let file = symfs
-        .map_or_else(|| path.to_path_buf(), |folder| folder.join(path.strip_prefix("/").unwrap_or(path)));
+    let file = super::code_names::place_of(path, symfs);
     let Some(size) = fs::metadata(&file).ok().filter(fs::Metadata::is_file).map(|data| data.len()) else {
         if **path != *Path::new(VDSO) {
             missing.insert(file);
@@ -258,11 +259,18 @@ fn kernel(file: &Path) -> Result<Vec<ImageSection>> {
 fn parts(folder: &Path) -> Result<Vec<IndexedPart>> {
     let file = folder.join(INDEX);
     let what = || format!("the recording's index {}", file.display());
-    match fs::read(&file) {
+    match read_regular(&file) {
         Ok(text) => {
             let index: Index = serde_json::from_slice(&text).with_context(what)?;
             if !index.unfinished {
-                return Ok(index.parts);
+                let mut parts = index.parts;
+                for part in &mut parts {
+                    let inside = |piece| matches!(piece, Component::Normal(_) | Component::CurDir);
+                    let is_inside = Path::new(&part.dir).components().all(inside);
+                    ensure!(is_inside, "{}: part {} is not in that folder", what(), part.dir);
+                    part.comm = part.comm.take().map(|comm| printable(&comm).into_owned());
+                }
+                return Ok(parts);
             }
             let mut dirs = vec![];
             collect(folder, "", &mut dirs);
@@ -370,6 +378,11 @@ mod tests {
         assert_eq!(traces.len(), 1);
         assert_eq!(traces[0].trace, folder.join("task-10").join(TRACE));
         assert_eq!(traces[0].part.as_ref().unwrap().title(), "task-10: a (pid 3, tid 4), /b");
+        for dir in ["../other", "/other", "2/../../other"] {
+            fs::write(folder.join(INDEX), format!(r#"{{"parts": [{{"dir": "{dir}"}}]}}"#)).unwrap();
+            let error = Traced::in_folder(&folder).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("part {dir} is not in that folder")), "{error}");
+        }
         fs::write(folder.join(INDEX), "{").unwrap();
         assert!(Traced::in_folder(&folder).is_err());
         fs::remove_dir_all(&folder).unwrap();

@@ -369,3 +369,36 @@ int main(void) {
     let sum = work.iter().map(|(own, _)| own).sum::<u64>();
     assert_eq!(number(&both, "function", "work", "instructions_with_children"), sum);
 }
+
+/// Opens a library, which is not among those that the program's file names.
+const OPENS: &str = r#"
+#include <dlfcn.h>
+int main(void) {
+    void *library = dlopen("./libwork.so", RTLD_NOW);
+    int (*work)(int) = (int (*)(int))dlsym(library, "work");
+    return work(1000) == 0;
+}
+"#;
+
+#[test]
+fn functions_of_a_library_that_is_opened_while_the_program_runs_have_names() {
+    let recorded = Recorded(Scratch::new().unwrap());
+    let library = "static __attribute__((noipa)) int inner(int n) { int x = 0; while (n--) x += n ^ x; return x; }\n\
+                   int work(int n) { return inner(n) + 1; }\n";
+    fs::write(recorded.0.file("work.c"), library).unwrap();
+    fs::write(recorded.0.file("program.c"), OPENS).unwrap();
+    recorded.run("cc", &["-g", "-O1", "-shared", "-fPIC", "-o", "libwork.so", "work.c"]);
+    recorded.run("cc", &["-g", "-O1", "-o", "program", "program.c", "-ldl"]);
+    for engine in ["stepping", "emulator"] {
+        recorded.text(&["record", "--engine", engine, "--start", "main", "-o", "rec", "--", "./program"]);
+        let report = recorded.report(&["--by", "object,function"]);
+        let own: Vec<_> = rows(&report)
+            .iter()
+            .filter(|row| row["object"].as_str().is_some_and(|name| name.ends_with("/libwork.so")))
+            .map(|row| (row["function"].as_str().unwrap(), row["instructions"].as_u64().unwrap()))
+            .filter(|(name, _)| matches!(*name, "inner" | "work"))
+            .collect();
+        let [("inner", inner), ("work", work)] = own[..] else { panic!("{engine}: {report:#}") };
+        assert!(inner > 3000 && work < 20, "{engine}: {own:?}");
+    }
+}

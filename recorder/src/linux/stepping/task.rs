@@ -477,7 +477,10 @@ impl<'a> Task<'a> {
             Ok(()) if self.part.is_none() && !self.finished && self.switch.is_on() => {
                 self.begin_part(&mappings)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.part.iter_mut().for_each(|part| part.note_mappings(&mappings));
+                Ok(())
+            }
             Err(Changed) => self.begin_next_part(),
         }
     }
@@ -500,7 +503,9 @@ impl<'a> Task<'a> {
             let place = PartNumber { task: self.number, number };
             let thread = self.or_step_error(ThreadInfo::read(self.tracee.pid))?;
             let (who, time) = ((program, thread), (self.clock.clone(), self.untraced.in_kernel));
-            self.part = Some(OpenPart::begin(self.options, place, who, ranges, time, AddressHash::new())?);
+            let mut part = OpenPart::begin(self.options, place, who, ranges, time, AddressHash::new())?;
+            part.note_mappings(mappings);
+            self.part = Some(part);
         }
         Ok(())
     }

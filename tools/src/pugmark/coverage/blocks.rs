@@ -5,7 +5,8 @@
 //! and where a direct branch of the same piece leads to. What only indirect branches reach is not known before
 //! it is executed: [`FileBlocks::split`] cuts blocks there.
 
-use crate::pugmark::symbols::functions;
+use crate::symbols::{extent, functions};
+use crate::text::printable;
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, SectionFlags, elf::SHF_EXECINSTR};
 use pugmark_decoder_core::{insn, mode::ExecMode};
@@ -42,16 +43,24 @@ impl FileBlocks {
     pub(crate) fn of(file: &object::File<'_>, moved: u64) -> Result<Self> {
         let mode = if file.is_64() { ExecMode::Bits64 } else { ExecMode::Bits32 };
         let mut found = Self::default();
+        let (all, mut left) = (functions(file), extent(file));
         let executable =
             |flags| matches!(flags, SectionFlags::Elf { sh_flags, .. } if sh_flags.0 & SHF_EXECINSTR.0 != 0);
         for section in file.sections().filter(|section| executable(section.flags())) {
             let name = section.name().unwrap_or("?");
             let bytes = section.data().with_context(|| format!("section {name}"))?;
             let base = section.address();
-            let whole = base..base + bytes.len() as u64;
-            let mut pieces: BTreeMap<_, _> = functions(file, &whole);
+            let end = base.checked_add(bytes.len() as u64);
+            let whole =
+                base..end.with_context(|| format!("section {name}: it ends above the last address"))?;
+            // Sections of a damaged file may be the same bytes over and over.
+            left = left.checked_sub(bytes.len()).context("its sections of code overlap")?;
+            let inside = all
+                .range(whole.clone())
+                .map(|(from, (name, end))| (*from, (name.clone(), *end.min(&whole.end))));
+            let mut pieces: BTreeMap<_, _> = inside.collect();
             if pieces.is_empty() {
-                pieces.insert(whole.start, (name.into(), whole.end));
+                pieces.insert(whole.start, (printable(name).into(), whole.end));
             }
             for (from, (name, to)) in pieces {
                 let code = &bytes[(from - base) as usize..(to - base) as usize];
@@ -64,7 +73,7 @@ impl FileBlocks {
 
     /// Finds the blocks of a piece of code.
     fn sweep(&mut self, name: String, base: u64, code: &[u8], mode: ExecMode) {
-        let addresses = base..base + code.len() as u64;
+        let addresses = base..base.saturating_add(code.len() as u64);
         let (mut insns, mut begins) = (vec![], BTreeSet::from([base]));
         let mut ip = base;
         while ip < addresses.end {
@@ -173,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_blocks_of_a_file_are_in_order_whatever_the_order_of_its_sections() {
-        use crate::pugmark::object_file::{GLOBAL, ObjectFile};
+        use crate::object_file::{GLOBAL, ObjectFile};
         let symbols = [("first", 0x1000, 4, GLOBAL, 2), ("second", 0x1005, 10, GLOBAL, 2)];
         let pieces: &[(u64, u64, &[u8])] = &[(0x2000, 0x3000, &[0xc3, 0x90]), (0x1000, 0x1000, CODE)];
         let file = ObjectFile { pieces, symbols: &symbols }.bytes();

@@ -53,6 +53,11 @@ impl Executed {
         found
     }
 
+    /// Returns the addresses that were called.
+    pub(crate) fn called(&self) -> impl Iterator<Item = u64> {
+        self.edges.keys().filter(|(from, _)| self.calls.contains(from)).map(|(_, to)| *to)
+    }
+
     /// Returns the code that was executed in a file, at the addresses `place`. It is `moved` further here; `None` if it
     /// is not here.
     pub(crate) fn of_file(&self, place: Range<u64>, moved: Option<u64>) -> Self {

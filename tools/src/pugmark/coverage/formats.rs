@@ -4,7 +4,8 @@ use super::{
     blocks::{BasicBlock, FileBlocks},
     executed::Executed,
 };
-use crate::pugmark::symbols::{SourceLine, SourceLines, TracedSymbols};
+use crate::symbols::{SourceLine, SourceLines, TracedSymbols};
+use crate::text::printable;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -227,7 +228,7 @@ impl Report<'_> {
             out,
             " 0, {moved:#018x}, {end:#018x}, {:#018x}, 0x00000000, 0x00000000, {}",
             0,
-            path.display()
+            printable(&path.display().to_string())
         )?;
         writeln!(out, "BB Table: {} bbs", records.len())?;
         for (start, size) in records {
@@ -242,7 +243,7 @@ impl Report<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pugmark::object_file::{GLOBAL, ObjectFile};
+    use crate::object_file::{GLOBAL, ObjectFile};
 
     /// At 1000 `first`: xor eax, eax; je 1005. Then hlt, and at 1005 `second`: nop; jmp 1000; call 1010; jmp rax.
     const CODE: &[u8] = &[0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8, 0xe8, 3, 0, 0, 0, 0xff, 0xe0];

@@ -3,7 +3,7 @@
 //! Source: lcov 1.16, geninfo(1), "FILES".
 
 use super::{executed::Executed, formats::Report};
-use crate::pugmark::symbols::SourceLine;
+use crate::symbols::SourceLine;
 use std::{
     collections::BTreeMap,
     io::{self, Write},

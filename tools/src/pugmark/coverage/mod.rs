@@ -8,13 +8,15 @@ mod same_code;
 
 use super::{
     code::TracedCode,
+    code_names::{NameSources, names_of},
     loaded::LoadedSession,
     options::Input,
     progress::Progress,
     recording::Traced,
-    symbols::{self, SourceLines, TracedSymbols},
 };
+use crate::file::read_regular;
 use crate::output;
+use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles};
 use anyhow::{Context, Result, ensure};
 use blocks::FileBlocks;
 use clap::{Args, ValueEnum};
@@ -111,12 +113,16 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         ));
     }
     let symfs = options.input.symfs.as_deref();
-    let source = of.as_ref().map(|of| (SourceLines::of(&of.path, symfs.unwrap_or(Path::new("/"))), of.moved));
+    let (sources, mut files) = (NameSources { symfs, ..NameSources::default() }, SymbolFiles::default());
+    let source = of.as_ref().map(|of| {
+        let folders = DebugFolders::below(symfs.unwrap_or(Path::new("/")));
+        (SourceLines::of(&of.path, folders), of.moved)
+    });
     // Functions are looked for where they are printed.
     let named = if options.format == CoverageFormat::Edges && !options.json { &code[..] } else { &[] };
     let names: Vec<_> = named
         .iter()
-        .map(|CoveredLane { traced, code, .. }| TracedSymbols::of(traced, code, symfs, &[]))
+        .map(|CoveredLane { traced, code, .. }| names_of(traced, &code.sections(), sources, &mut files))
         .collect::<Result<_>>()?;
     let report = Report {
         executed: &executed,
@@ -256,12 +262,12 @@ impl CountedFile {
         use object::{Object, ObjectSegment};
         let (path, base) = super::options::split_base(argument);
         let what = || format!("--of {argument}");
-        let bytes = fs::read(path).with_context(what)?;
+        let bytes = read_regular(path.as_ref()).with_context(what)?;
         let file = object::File::parse(&*bytes).with_context(what)?;
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
         let moved = match base {
             Some(base) => base.wrapping_sub(lowest),
-            None => codes.iter().find_map(|lane| symbols::moved(&file, &lane.code)).with_context(|| {
+            None => codes.iter().find_map(|lane| symbols::moved(&file, &lane.code.sections())).with_context(|| {
                 format!(
                     "--of {argument}: no page of its code is in the code that was traced: either the file has changed \
                      since it was recorded, or say where it was loaded: --of {path}:0x400000"
@@ -288,6 +294,6 @@ impl CountedFile {
             return Some(0);
         }
         let file = object::File::parse(&*self.bytes).ok()?;
-        symbols::moved(&file, code).map(|moved| moved.wrapping_sub(self.moved))
+        symbols::moved(&file, &code.sections()).map(|moved| moved.wrapping_sub(self.moved))
     }
 }

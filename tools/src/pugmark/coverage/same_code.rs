@@ -2,7 +2,7 @@
 //! meaningless.
 
 use super::{CountedFile, CoveredLane, blocks::Piece};
-use crate::pugmark::symbols;
+use crate::symbols;
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_decoder_core::image::Section;
 use std::path::Path;
@@ -33,7 +33,7 @@ impl CodeOf<'_> {
 /// If the code is not the same.
 pub(super) fn check(of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
     let file = object::File::parse(&*of.bytes).with_context(|| of.path.display().to_string())?;
-    let moved = old.parts.iter().find_map(|lane| symbols::moved(&file, &lane.code));
+    let moved = old.parts.iter().find_map(|lane| symbols::moved(&file, &lane.code.sections()));
     let (of_path, of_old) = (of.path.display(), old.trace.display());
     match moved {
         None => ensure!(

@@ -8,10 +8,10 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
-    symbols::TracedSymbols,
     walk::{Happening, Time, TraceClock, Unit},
 };
 use crate::output;
+use crate::symbols::TracedSymbols;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use rustc_hash::FxHashMap;

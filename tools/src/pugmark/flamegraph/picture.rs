@@ -105,7 +105,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped += "&lt;",
             '>' => escaped += "&gt;",
             // XML has no way to write these.
-            _ if letter.is_control() => escaped.push(' '),
+            _ if letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}') => escaped.push(' '),
             _ => escaped.push(letter),
         }
     }

@@ -2,16 +2,18 @@
 
 use super::{
     code::{CodeFiles, TracedCode},
+    code_names::{NameSources, names_of},
     decode::Layer,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, PerfRecording, Traced},
-    symbols::TracedSymbols,
     walk::TraceClock,
 };
 use crate::output::tell;
 use crate::session::{Session, TraceSlice, TurnPlace, places};
 use crate::source::{SystemTask, perf_data::AuxTrace};
+use crate::symbols::{SymbolFiles, TracedSymbols};
+use crate::text::printable;
 use crate::timeline::{SpaceId, ThreadTurn};
 use anyhow::Result;
 use pugmark_decoder_core::{
@@ -19,7 +21,7 @@ use pugmark_decoder_core::{
     image::{Image, Section},
 };
 use std::{
-    cell::OnceCell,
+    cell::{OnceCell, RefCell},
     collections::{BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
@@ -36,6 +38,7 @@ pub(super) struct LoadedSession {
     slices: Vec<TraceSlice>,
     /// Where the kernel's function begins that switches threads, if it is known.
     switch_ip: Option<u64>,
+    files: RefCell<SymbolFiles>,
 }
 
 /// A trace.
@@ -100,7 +103,16 @@ impl LoadedSession {
                 let codes = vec![LaneCode { traced: traced.clone(), code, symbols: OnceCell::new() }];
                 let lanes = vec![SessionLane { part: part.clone(), code: 0 }];
                 let traces = vec![LoadedTrace { part, bytes, near: 0 }];
-                Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip: None })
+                Ok(Self {
+                    traces,
+                    config,
+                    clock,
+                    lanes,
+                    codes,
+                    slices,
+                    switch_ip: None,
+                    files: RefCell::default(),
+                })
             }
         }
     }
@@ -129,7 +141,7 @@ impl LoadedSession {
         let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
         let clock = clock.in_clock_of_perf(recording.clock);
         let switch_ip = recording.kernel.kallsyms.as_deref().and_then(switch_ip);
-        Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip })
+        Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip, files: RefCell::default() })
     }
 
     /// The sections of each code, from which [`session`](Self::session) makes images.
@@ -170,14 +182,20 @@ impl LoadedSession {
     /// The names in a lane's code; `more` are files that have names, too.
     ///
     /// # Errors
-    /// Those of [`TracedSymbols::of`].
+    /// Those of [`names_of`].
     pub(super) fn symbols(&self, lane: usize, input: &Input, more: &[PathBuf]) -> Result<Rc<TracedSymbols>> {
-        let LaneCode { traced, code, symbols } = &self.codes[self.lanes[lane].code];
+        let number = self.lanes[lane].code;
+        let LaneCode { traced, code, symbols } = &self.codes[number];
         if let Some(known) = symbols.get() {
             return Ok(known.clone());
         }
-        let found = Rc::new(TracedSymbols::of(traced, code, input.symfs.as_deref(), more)?);
-        Ok(symbols.get_or_init(|| found).clone())
+        let processes =
+            self.lanes.iter().filter(|lane| lane.code == number).filter_map(|lane| lane.part.as_ref()?.pid);
+        let processes: BTreeSet<i32> = processes.collect();
+        let processes: Vec<i32> = processes.into_iter().collect();
+        let sources = NameSources { symfs: input.symfs.as_deref(), more, processes: &processes };
+        let found = names_of(traced, &code.sections(), sources, &mut self.files.borrow_mut())?;
+        Ok(symbols.get_or_init(|| Rc::new(found)).clone())
     }
 }
 
@@ -326,7 +344,7 @@ impl<'a> PerfLanes<'a> {
             return *known;
         }
         let part = task.map(|task| {
-            let comm = self.recording.timeline.name(turn).map(|name| name.to_string());
+            let comm = self.recording.timeline.name(turn).map(|name| printable(name).into_owned());
             let (pid, tid) = (Some(task.pid), Some(task.tid));
             IndexedPart { dir: format!("thread-{}", task.tid), pid, tid, comm, ..IndexedPart::default() }
         });

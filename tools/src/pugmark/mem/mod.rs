@@ -6,6 +6,7 @@ mod names;
 mod report;
 mod tables;
 
+use crate::file::read_finite;
 use crate::output::{self, tell};
 use crate::source::perf_data::{
     PerfData,
@@ -19,7 +20,6 @@ use names::MemoryNames;
 use pugmark_decoder_core::ibs::{OpSample, Part, RawSample, RawSamples, Sample};
 use report::Reporter;
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -136,7 +136,7 @@ fn sampled_op(record: &RawSample, cpu: Option<(u8, u8)>) -> Option<OpSample> {
 /// Counts the raw samples of IBS in a file.
 fn of_raw(file: &Path, cpu: Option<(u8, u8)>) -> Result<MemoryTables> {
     let mut tables = MemoryTables::default();
-    let bytes = fs::read(file)?;
+    let bytes = read_finite(file)?;
     ensure!(!bytes.is_empty(), "it is empty");
     for record in RawSamples::new(&bytes) {
         let record = record.context("neither a file of perf nor raw samples of IBS")?;

@@ -2,11 +2,12 @@
 
 use super::tables::{Address, Who};
 use crate::pugmark::{
-    code::TracedCode,
+    code_names::{NameSources, names_of, place_of},
     recording::{PerfTrace, Traced},
-    symbols::{DataSymbols, TracedSymbols},
 };
 use crate::source::perf_data::samples::{PerfSamples, Program};
+use crate::symbols::{DataSymbols, SymbolFiles, TracedSymbols};
+use crate::text::printable;
 use crate::{code::image::ImageSection, output::tell};
 use anyhow::Result;
 use std::{
@@ -27,8 +28,10 @@ struct ProgramNames {
 
 /// The names of all programs, and of the kernel.
 pub(super) struct MemoryNames<'a> {
+    file: PathBuf,
     samples: &'a PerfSamples,
     symfs: Option<&'a Path>,
+    files: RefCell<SymbolFiles>,
     kernel: TracedSymbols,
     /// Those that were asked for.
     known: RefCell<HashMap<usize, Rc<ProgramNames>>>,
@@ -37,9 +40,14 @@ pub(super) struct MemoryNames<'a> {
 }
 
 /// Symbols of this code.
-fn symbols(perf: PerfTrace, symfs: Option<&Path>) -> Result<TracedSymbols> {
-    let traced = Traced { perf: Some(perf), ..Traced::default() };
-    TracedSymbols::of(&traced, &TracedCode::default(), symfs, &[])
+fn symbols(
+    trace: &Path,
+    perf: PerfTrace,
+    sources: NameSources<'_>,
+    files: &mut SymbolFiles,
+) -> Result<TracedSymbols> {
+    let traced = Traced { trace: trace.into(), perf: Some(perf), ..Traced::default() };
+    names_of(&traced, &[], sources, files)
 }
 
 impl<'a> MemoryNames<'a> {
@@ -48,8 +56,10 @@ impl<'a> MemoryNames<'a> {
     /// # Errors
     /// If perf's copy of the kernel's symbols cannot be read.
     pub(super) fn of(file: &Path, samples: &'a PerfSamples, symfs: Option<&'a Path>) -> Result<Self> {
-        let kernel = symbols(PerfTrace::kernel_beside(file)?, symfs)?;
-        Ok(Self { samples, symfs, kernel, known: RefCell::default(), missing: RefCell::default() })
+        let mut files = SymbolFiles::default();
+        let kernel = symbols(file, PerfTrace::kernel_beside(file)?, NameSources::default(), &mut files)?;
+        let (known, missing) = (RefCell::default(), RefCell::default());
+        Ok(Self { file: file.into(), samples, symfs, kernel, files: files.into(), known, missing })
     }
 
     fn program(&self, number: usize) -> Rc<ProgramNames> {
@@ -70,8 +80,7 @@ impl<'a> MemoryNames<'a> {
         let mut code = vec![];
         for mapping in &program.mappings {
             let path = &mapping.path;
-            let inner = path.strip_prefix("/").unwrap_or(path);
-            let file = self.symfs.map_or_else(|| path.clone(), |folder| folder.join(inner));
+            let file = place_of(path, self.symfs);
             let place = mapping.address..mapping.address.saturating_add(mapping.len);
             let name = match path.to_string_lossy() {
                 // perf's name for memory that is no file's.
@@ -94,7 +103,8 @@ impl<'a> MemoryNames<'a> {
         }
         let perf = PerfTrace { code, ..PerfTrace::default() };
         // Without the kernel and further files nothing in it can fail.
-        names.code = symbols(perf, self.symfs).unwrap_or_default();
+        let sources = NameSources { symfs: self.symfs, processes: &[program.process], more: &[] };
+        names.code = symbols(&self.file, perf, sources, &mut self.files.borrow_mut()).unwrap_or_default();
         names
     }
 
@@ -152,7 +162,7 @@ impl<'a> MemoryNames<'a> {
     pub(super) fn who(&self, who: Who) -> String {
         match who {
             Who::Thread(tid) => match self.samples.threads.get(&tid) {
-                Some(name) => format!("{name} {tid}"),
+                Some(name) => format!("{} {tid}", printable(name)),
                 None => tid.to_string(),
             },
             Who::Idle(Some(cpu)) => format!("idle CPU {cpu}"),

@@ -14,10 +14,12 @@ use super::{
     walk::{Time, TraceClock, Unit, WalkEnd, WalkedLane, walk_lanes},
 };
 use crate::output::{self, tell};
+use crate::symbols::TracedSymbols;
+use crate::text::printable;
 use anyhow::{Result, ensure};
 use callers::CallerSums;
 use clap::{Args, ValueEnum};
-use naming::{KEYS, Key, Keys, TraceRows, UNKNOWN, WantedRows};
+use naming::{KEYS, Key, Keys, TraceRows, UNKNOWN, UnnamedFunctions, WantedRows};
 use std::{cmp::Reverse, collections::BTreeMap, process::ExitCode};
 use table::{Counts, FunctionReport, ReportColumns, Row};
 
@@ -142,7 +144,8 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
 
 /// Returns the title of a thread.
 fn title(part: Option<&IndexedPart>, traced: &Traced) -> String {
-    part.map_or_else(|| traced.trace.display().to_string(), IndexedPart::title)
+    let file = || printable(&traced.trace.display().to_string()).into_owned();
+    part.map_or_else(file, IndexedPart::title)
 }
 
 impl ReportOptions {
@@ -182,6 +185,16 @@ impl ReportOptions {
         self.time || self.is_sorted_by_time()
     }
 
+    /// The rows of a trace.
+    fn rows<'a>(
+        &'a self,
+        symbols: &'a TracedSymbols,
+        unnamed: &'a UnnamedFunctions,
+        thread: &'a str,
+    ) -> TraceRows<'a> {
+        TraceRows { wanted: self.wanted(), symbols, unnamed, thread }
+    }
+
     /// Counts what was executed in each thread.
     fn add(&self, traced: &Traced, counted: &mut ReportSums, progress: &mut Progress) -> Result<()> {
         let loaded = LoadedSession::load(&self.input, traced, progress)?;
@@ -191,8 +204,10 @@ impl ReportOptions {
         let symbols = lanes.clone().map(|lane| loaded.symbols(lane, &self.input, &[]));
         let symbols = symbols.collect::<Result<Vec<_>>>()?;
         let titles: Vec<_> = loaded.lanes.iter().map(|lane| title(lane.part.as_ref(), traced)).collect();
-        let rows =
-            |lane: usize| TraceRows { wanted: self.wanted(), symbols: &symbols[lane], thread: &titles[lane] };
+        let unnamed_in = |executed: &[Executed]| -> Vec<_> {
+            let lanes = executed.iter().zip(&symbols);
+            lanes.map(|(executed, symbols)| UnnamedFunctions::of(executed.called(), symbols)).collect()
+        };
         let follows = if self.has_time() { loaded.clock.is_timed() } else { self.has_children() };
         if !follows {
             let executed = Executed::in_lanes(&session, progress);
@@ -202,19 +217,39 @@ impl ReportOptions {
                 self.time_option(),
                 titles[0]
             );
-            executed.iter().zip(lanes).for_each(|(executed, lane)| counted.add(executed, &rows(lane)));
+            let unnamed = unnamed_in(&executed);
+            let lanes = executed.iter().zip(&unnamed).enumerate();
+            lanes.for_each(|(lane, (executed, unnamed))| {
+                counted.add(executed, &self.rows(&symbols[lane], unnamed, &titles[lane]))
+            });
             return Ok(());
         }
         let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
-        let mut sums: Vec<_> = lanes.map(|lane| CallerSums::new(rows(lane))).collect();
-        let walked =
-            sums.iter_mut().zip(&symbols).map(|(visitor, names)| WalkedLane { names, visitor }).collect();
-        let ends = walk_lanes(&session, clock, true, progress, walked);
-        for (lane, (sums, WalkEnd { time, counted: blocks, .. })) in sums.into_iter().zip(ends).enumerate() {
-            blocks.into_iter().for_each(|blocks| counted.add(&Executed::of(blocks), &rows(lane)));
-            counted.add_sums(sums, time, self.has_time().then_some(clock.unit))?;
+        let mut unnamed = vec![UnnamedFunctions::default(); symbols.len()];
+        loop {
+            let mut sums: Vec<_> = lanes
+                .clone()
+                .map(|lane| CallerSums::new(self.rows(&symbols[lane], &unnamed[lane], &titles[lane])))
+                .collect();
+            let walked =
+                sums.iter_mut().zip(&symbols).map(|(visitor, names)| WalkedLane { names, visitor }).collect();
+            let (times, executed): (Vec<_>, Vec<_>) = walk_lanes(&session, clock, true, progress, walked)
+                .into_iter()
+                .map(|WalkEnd { time, counted, .. }| (time, counted.map(Executed::of).unwrap_or_default()))
+                .unzip();
+            // The rows of functions without a name are known only now: with such functions a second walk fills them.
+            let found = unnamed_in(&executed);
+            if found != unnamed {
+                drop(sums);
+                unnamed = found;
+                continue;
+            }
+            for (lane, (sums, time)) in sums.into_iter().zip(times).enumerate() {
+                counted.add(&executed[lane], &self.rows(&symbols[lane], &unnamed[lane], &titles[lane]));
+                counted.add_sums(sums, time, self.has_time().then_some(clock.unit))?;
+            }
+            return Ok(());
         }
-        Ok(())
     }
 
     /// Sorts the rows, and leaves out those that are not wanted.
@@ -313,10 +348,16 @@ impl ReportSums {
             if let Some(keys) = rows.own(*from) {
                 self.rows.entry(keys).or_default().branches += count;
             }
-            let Some((_, 0)) = rows.symbols.find(*to).function else { continue };
+            let begins = match rows.symbols.function(*to) {
+                Some((_, offset)) => offset == 0,
+                None => rows.unnamed.is_one(*to),
+            };
+            if !begins {
+                continue;
+            }
             // A jump to another function is a tail call; one within its function is a loop.
             let inside =
-                rows.symbols.find(*from).function.is_some_and(|(_, offset)| from.wrapping_sub(offset) == *to);
+                rows.symbols.function(*from).is_some_and(|(_, offset)| from.wrapping_sub(offset) == *to);
             if executed.calls.contains(from) || !inside {
                 let Some(keys) = rows.own(*to) else { continue };
                 self.rows.entry(keys).or_default().calls += count;

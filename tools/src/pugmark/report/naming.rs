@@ -1,10 +1,9 @@
 //! In which row of a report an address is counted.
 
-use crate::pugmark::{
-    diff::is_of,
-    symbols::{NamedPlace, SourcePlace, TracedSymbols},
-};
+use crate::pugmark::diff::is_of;
+use crate::symbols::{NamedPlace, SourcePlace, TracedSymbols};
 use clap::ValueEnum;
+use std::collections::BTreeSet;
 
 /// The name shown for code without a symbol.
 pub(super) const UNKNOWN: &str = "[unknown]";
@@ -45,11 +44,38 @@ pub(super) struct WantedRows<'a> {
     pub(super) function: Option<&'a str>,
 }
 
+/// Where functions without a name begin, as far as calls say it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct UnnamedFunctions(BTreeSet<u64>);
+
+impl UnnamedFunctions {
+    #[cfg(test)]
+    pub(super) const NONE: Self = Self(BTreeSet::new());
+
+    /// Finds the functions among those at which calls have arrived.
+    pub(super) fn of(called: impl Iterator<Item = u64>, symbols: &TracedSymbols) -> Self {
+        Self(called.filter(|ip| symbols.function(*ip).is_none()).collect())
+    }
+
+    /// Finds where the function at `ip` begins. No function with a name lies between.
+    fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
+        let begin = self.0.range(..=ip).next_back().copied()?;
+        let is_same = symbols.find(begin).object == symbols.find(ip).object;
+        (is_same && symbols.end_before(ip) <= begin).then_some(begin)
+    }
+
+    pub(super) fn is_one(&self, ip: u64) -> bool {
+        self.0.contains(&ip)
+    }
+}
+
 /// The rows of a trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TraceRows<'a> {
     pub(super) wanted: WantedRows<'a>,
     pub(super) symbols: &'a TracedSymbols,
+    /// The functions without a name.
+    pub(super) unnamed: &'a UnnamedFunctions,
     /// How the trace is named.
     pub(super) thread: &'a str,
 }
@@ -98,14 +124,30 @@ impl TraceRows<'_> {
     /// The function beside the line of an address: that of the source, or of the file's symbols.
     pub(super) fn function_of_line(&self, ip: u64) -> String {
         let source = self.symbols.source(ip).first().and_then(|place| place.function.clone());
-        source.unwrap_or_else(|| self.symbols.function(ip).map_or(UNKNOWN, |(name, _)| name).to_owned())
+        source.unwrap_or_else(|| self.function(ip, &self.symbols.find(ip)))
+    }
+
+    /// Returns the function's name. One without a name has its address, or is unknown in its object file if nothing has called
+    /// it.
+    fn function(&self, ip: u64, place: &NamedPlace<'_>) -> String {
+        match (place.function, self.unnamed.begin(ip, self.symbols), place.object) {
+            (Some((name, _)), ..) => name.to_owned(),
+            (None, Some(begin), _) => format!("{begin:#x}"),
+            (None, None, Some(object)) => {
+                format!("{UNKNOWN} in {}", object.rsplit('/').next().unwrap_or(object))
+            }
+            (None, None, None) => UNKNOWN.into(),
+        }
     }
 
     fn row(&self, ip: u64, place: &NamedPlace<'_>, level: usize) -> Option<Keys> {
         let source = || self.symbols.source(ip);
         let WantedRows { object, function, .. } = self.wanted;
         let is_named = |wanted: &str| {
-            let symbol = place.function.is_some_and(|(name, _)| name == wanted);
+            let symbol = match place.function {
+                Some((name, _)) => name == wanted,
+                None => self.function(ip, place) == wanted,
+            };
             symbol || self.wanted.is_by(Key::Inlined) && name(&source(), level) == Some(wanted)
         };
         let found = place.object.unwrap_or(UNKNOWN);
@@ -114,7 +156,7 @@ impl TraceRows<'_> {
             self.keys(|key| match key {
                 Key::Thread => self.thread.to_owned(),
                 Key::Object => found.to_owned(),
-                Key::Function => place.function.map_or(UNKNOWN, |(name, _)| name).to_owned(),
+                Key::Function => self.function(ip, place),
                 Key::Inlined => inlined(&source(), level).unwrap_or_else(|| UNKNOWN.into()),
                 Key::Line => {
                     let line = source().get(level).and_then(|place| place.line.clone());

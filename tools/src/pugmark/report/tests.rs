@@ -1,7 +1,9 @@
 use super::*;
 use crate::pugmark::cli::{Cli, PugmarkCommand};
-use crate::pugmark::symbols::TracedSymbols;
+use crate::symbols::TracedSymbols;
 use clap::Parser;
+
+static UNNAMED: UnnamedFunctions = UnnamedFunctions::NONE;
 
 fn options(words: &str) -> ReportOptions {
     let words = format!("pugmark report {words} trace");
@@ -33,7 +35,10 @@ fn counted(words: &str) -> ReportSums {
     };
     let options = options(words);
     let mut counted = ReportSums::default();
-    counted.add(&executed, &TraceRows { wanted: options.wanted(), symbols: &symbols, thread: "thread" });
+    counted.add(
+        &executed,
+        &TraceRows { wanted: options.wanted(), symbols: &symbols, unnamed: &UNNAMED, thread: "thread" },
+    );
     assert_eq!((counted.instructions, counted.branches), (11, 655_320), "{words}");
     counted
 }
@@ -68,8 +73,35 @@ fn instructions_and_branches_count_where_they_are_and_calls_where_they_lead() {
         Executed { edges: [((0x1004, 0x1000), 7)].into(), calls: [0x1004].into(), ..Executed::default() };
     let mut found = ReportSums::default();
     let wanted = WantedRows { by: &[Key::Function], ..WantedRows::default() };
-    found.add(&executed, &TraceRows { wanted, symbols: &symbols, thread: "" });
+    found.add(&executed, &TraceRows { wanted, symbols: &symbols, unnamed: &UNNAMED, thread: "" });
     assert_eq!(found.rows, [(keys(None, None, Some("a")), counts(0, 7, 7))].into());
+}
+
+#[test]
+fn functions_without_a_name_have_the_address_that_was_called() {
+    let symbols =
+        TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1040, 0x1050)], &[("/l/x.so", 0x1000, 0x2000)]);
+    let executed = Executed {
+        insns: [(0x1000, 1), (0x1012, 2), (0x1020, 4), (0x1030, 8), (0x1060, 16), (0x5000, 32)].into(),
+        edges: [((0x1000, 0x1020), 3), ((0x1000, 0x1040), 9), ((0x1020, 0x1030), 5)].into(),
+        calls: [0x1000].into(),
+        errors: 0,
+    };
+    let unnamed = UnnamedFunctions::of(executed.called(), &symbols);
+    let rows = |words: &str| {
+        let options = options(words);
+        let mut counted = ReportSums::default();
+        let rows = TraceRows { wanted: options.wanted(), symbols: &symbols, unnamed: &unnamed, thread: "" };
+        counted.add(&executed, &rows);
+        let row =
+            |(keys, counts): (Keys, Counts)| (keys[2].clone().unwrap(), counts.instructions, counts.calls);
+        counted.rows.into_iter().map(row).collect::<Vec<_>>()
+    };
+    // Nobody has called what is before the first entry, after a function with a name, or nowhere.
+    let expected =
+        [("0x1020", 12, 3), ("[unknown]", 32, 0), ("[unknown] in x.so", 18, 0), ("a", 1, 0), ("b", 0, 9)];
+    assert_eq!(rows("--by function"), expected.map(|(name, insns, calls)| (name.to_owned(), insns, calls)));
+    assert_eq!(rows("--by function --function 0x1020"), [("0x1020".to_owned(), 12, 3)]);
 }
 
 #[test]

@@ -2,12 +2,8 @@
 //!
 //! Source: Linux, tools/perf/Documentation/perf-script.txt, "-F", and tools/perf/builtin-script.c.
 
-use super::super::{
-    recording::IndexedPart,
-    symbols::{NamedPlace, SourceLine, SourcePlace, TracedSymbols},
-    transfers::Transfer,
-    walk::Unit,
-};
+use super::super::{recording::IndexedPart, transfers::Transfer, walk::Unit};
+use crate::symbols::{NamedPlace, SourceLine, SourcePlace, TracedSymbols};
 use clap::ValueEnum;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use pugmark_decoder_core::image::{Asid, Image};

@@ -10,10 +10,10 @@ use super::{
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
-    symbols::{NamedPlace, TracedSymbols},
     transfers::Transfer,
     walk::{Happening, Time, TraceClock, Unit, Visitor, WalkedLane, walk_lanes},
 };
+use crate::symbols::{NamedPlace, TracedSymbols};
 use crate::{
     number,
     output::{self, tell},

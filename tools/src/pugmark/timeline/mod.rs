@@ -10,10 +10,10 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
-    symbols::{SourceLine, TracedSymbols},
     walk::{Happening, MarkKind, Time, Unit},
 };
 use crate::output;
+use crate::symbols::{SourceLine, TracedSymbols};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use std::{cell::RefCell, collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode, rc::Rc};

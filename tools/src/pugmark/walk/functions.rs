@@ -1,6 +1,6 @@
 //! Functions of the code that is walked through.
 
-use crate::pugmark::symbols::TracedSymbols;
+use crate::symbols::TracedSymbols;
 
 /// Functions that continue on another stack: they return, or jump, to where that stack was left, or to a function that
 /// begins on it. Their code looks like that of a function that has pushed an address and returns to it.

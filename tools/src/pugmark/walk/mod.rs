@@ -9,10 +9,10 @@ mod times;
 use super::{
     known_blocks::ExecutedBlocks,
     progress::{Progress, Size},
-    symbols::TracedSymbols,
 };
 use crate::perf_clock::PerfClock;
 use crate::session::Session;
+use crate::symbols::TracedSymbols;
 use functions::WalkedFunctions;
 use pugmark_decoder_core::{
     config::{Clocks, Config},

@@ -78,7 +78,7 @@ impl StepBefore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pugmark::symbols::TracedSymbols;
+    use crate::symbols::TracedSymbols;
     use pugmark_decoder_core::mode::ExecMode;
 
     #[test]

@@ -112,7 +112,14 @@ impl PerfData {
         Ok(several::joined(files.collect::<Result<_>>()?)?.finish())
     }
 
-    #[cfg(test)]
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn parse(bytes: Vec<u8>) -> Result<Self> {
+        Self::of(&PerfFile::parse(bytes)?)
+    }
+
     fn of(file: &PerfFile) -> Result<Self> {
         PerfParts::of(file).map(PerfParts::finish)
     }

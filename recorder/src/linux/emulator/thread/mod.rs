@@ -341,8 +341,10 @@ impl<'a> Thread<'a> {
                 if !self.switch.finds_by_address() {
                     self.switch.find_places(&self.mappings, &self.program);
                 }
-                if self.part.is_none() && self.switch.is_on() {
-                    self.begin_part()?;
+                match &mut self.part {
+                    Some(part) => part.note_mappings(&self.mappings),
+                    None if self.switch.is_on() => self.begin_part()?,
+                    None => {}
                 }
             }
             (Kind::Starts, [_]) => self.switch_at_starts.push(self.switch.clone()),
@@ -464,7 +466,9 @@ impl<'a> Thread<'a> {
             let place = PartNumber { task: self.number, number: self.parts.len() + 1 };
             let who = (self.program.clone(), self.info.clone());
             let time = (self.clock.clone(), self.untraced.in_kernel);
-            self.part = Some(OpenPart::begin(self.options, place, who, ranges, time, self.truth.clone())?);
+            let mut part = OpenPart::begin(self.options, place, who, ranges, time, self.truth.clone())?;
+            part.note_mappings(&self.mappings);
+            self.part = Some(part);
         }
         Ok(())
     }

@@ -1,8 +1,6 @@
 use super::*;
-use crate::pugmark::{
-    report::naming::{Key, WantedRows},
-    symbols::TracedSymbols,
-};
+use crate::pugmark::report::naming::{Key, UnnamedFunctions, WantedRows};
+use crate::symbols::TracedSymbols;
 
 /// What a trace is made of here: a call of an address, a return, an instruction that takes some time, and others.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +19,8 @@ enum CallPiece {
 }
 use CallPiece::{Back, Call, Insn, Loss, Off, On, Return, Wait};
 
+static UNNAMED: UnnamedFunctions = UnnamedFunctions::NONE;
+
 /// Functions at 1000, 2000, and so on.
 const FUNCTIONS: [(&str, u64, u64); 4] =
     [("a", 0x1000, 0x1100), ("b", 0x2000, 0x2100), ("c", 0x3000, 0x3100), ("d", 0x4000, 0x4100)];
@@ -29,7 +29,8 @@ const FUNCTIONS: [(&str, u64, u64); 4] =
 /// and with what it called.
 fn took(pieces: &[CallPiece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])>, Time) {
     let symbols = TracedSymbols::known(&FUNCTIONS, &[("/x", 0x1000, 0x2800), ("/y", 0x3000, 0x5000)]);
-    let mut sums = CallerSums::new(TraceRows { wanted, symbols: &symbols, thread: "thread" });
+    let mut sums =
+        CallerSums::new(TraceRows { wanted, symbols: &symbols, unnamed: &UNNAMED, thread: "thread" });
     // It does not begin at 0.
     let mut now = Time { at: 70, insns: 0 };
     for piece in pieces {
@@ -132,7 +133,7 @@ fn functions_that_jump_to_one_another_are_on_the_stack_until_one_return_leaves_b
 fn stacks_stay_small_where_functions_jump_to_one_another() {
     let symbols = TracedSymbols::known(&FUNCTIONS, &[]);
     let wanted = WantedRows { by: &[Key::Function], ..WantedRows::default() };
-    let mut sums = CallerSums::new(TraceRows { wanted, symbols: &symbols, thread: "" });
+    let mut sums = CallerSums::new(TraceRows { wanted, symbols: &symbols, unnamed: &UNNAMED, thread: "" });
     let enter = |to| Happening::Enter { from: None, to };
     sums.happens(Time::default(), enter(0x1000));
     for round in 0..100 {

@@ -1,8 +1,7 @@
 use super::super::{CallStacks, Happening, Time, TraceClock, WalkedFunctions, WalkedLane, walk_lanes};
 use super::*;
-use crate::pugmark::{
-    code::TracedCode, coverage::Executed, made_traces::made_traces, symbols::TracedSymbols,
-};
+use crate::pugmark::{code::TracedCode, coverage::Executed, made_traces::made_traces};
+use crate::symbols::TracedSymbols;
 use pugmark_decoder_core::{
     config::Config,
     flow::{FlowItem, InsnDecoder},

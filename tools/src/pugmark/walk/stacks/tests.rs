@@ -1,5 +1,5 @@
 use super::*;
-use crate::pugmark::symbols::TracedSymbols;
+use crate::symbols::TracedSymbols;
 use StepWay::{Abort, Call, IndirectJump, Interrupt, InterruptReturn, Jump, Return};
 
 /// A step of an instruction of five bytes.

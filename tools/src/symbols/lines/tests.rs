@@ -1,6 +1,8 @@
 //! Tests with what a compiler and the binutils make.
 
 use super::*;
+use crate::symbols::object::ObjectSymbols;
+use std::fs;
 use std::process::Command;
 
 /// `twice` is put into `sum`.
@@ -94,7 +96,12 @@ impl Drop for Built {
     }
 }
 
-/// What we find at each address, as addr2line prints it.
+/// Makes the source of a file of a system below `root`.
+fn lines_of(path: &Path, root: &Path) -> SourceLines {
+    SourceLines::of(path, DebugFolders::with_cache(root, &root.join("cache")))
+}
+
+/// Prints all that is found at each address as addr2line does.
 fn printed(lines: &SourceLines, addresses: std::ops::Range<u64>) -> Vec<String> {
     let mut printed = vec![];
     for address in addresses {
@@ -122,7 +129,7 @@ fn lines_and_inlined_functions_are_those_of_addr2line() {
         if options.contains(&"-DZSTD") && !built.pack() {
             continue;
         }
-        let lines = SourceLines::of(&built.program(), Path::new("/"));
+        let lines = lines_of(&built.program(), Path::new("/"));
         let sum = built.function("sum");
         let names = |address| -> Vec<_> {
             lines.find(address).iter().flat_map(|place| place.function.clone()).collect()
@@ -142,7 +149,7 @@ fn lines_and_inlined_functions_are_those_of_addr2line() {
 #[test]
 fn debug_information_is_found_by_build_id_and_by_its_name() {
     let Some(built) = Built::new("separate", &["-g", "-O1"]) else { return };
-    let expected = printed(&SourceLines::of(&built.program(), Path::new("/")), built.function("sum"));
+    let expected = printed(&lines_of(&built.program(), Path::new("/")), built.function("sum"));
     assert!(expected.len() > 60, "{expected:?}");
     let sum = built.function("sum");
     let bytes = fs::read(built.program()).unwrap();
@@ -152,7 +159,7 @@ fn debug_information_is_found_by_build_id_and_by_its_name() {
     }
     built.run("objcopy", &["--strip-debug", "--add-gnu-debuglink=only.debug", "program", "stripped"]);
     let path = built.0.join("stripped");
-    let found = |root: &Path| printed(&SourceLines::of(&path, root), sum.clone());
+    let found = |root: &Path| printed(&lines_of(&path, root), sum.clone());
     // Beside it, and in a folder there.
     assert_eq!(found(Path::new("/")), expected);
     fs::create_dir(built.0.join(".debug")).unwrap();
@@ -163,14 +170,75 @@ fn debug_information_is_found_by_build_id_and_by_its_name() {
     let root = built.0.join("root");
     assert_eq!(found(&root), expected);
     let inner = built.0.strip_prefix("/").unwrap();
-    for to in
-        [root.join(DEBUG_FILES).join(inner).join("only.debug"), root.join(super::super::debug_file(&id))]
-    {
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let packages = root.join("usr/lib/debug");
+    let mut from = built.0.join(".debug/only.debug");
+    for to in [
+        packages.join(inner).join("only.debug"),
+        packages.join(".build-id").join(&hex[..2]).join(format!("{}.debug", &hex[2..])),
+        root.join("cache").join(&hex).join("debuginfo"),
+    ] {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
-        let from = [built.0.join(".debug/only.debug"), root.join(DEBUG_FILES).join(inner).join("only.debug")];
-        fs::rename(from.iter().find(|file| file.exists()).unwrap(), &to).unwrap();
+        fs::rename(&from, &to).unwrap();
         assert_eq!(found(&root), expected, "{}", to.display());
         assert_eq!(found(&built.0), unknown);
+        from = to;
+    }
+    // That of another build is not taken.
+    let Some(other) = Built::new("separate-other", &["-g", "-O2"]) else { return };
+    other.run("objcopy", &["--only-keep-debug", "program", "only.debug"]);
+    fs::rename(other.0.join("only.debug"), &from).unwrap();
+    assert_eq!(found(&root), unknown);
+}
+
+#[test]
+fn functions_come_from_the_separate_file_or_the_packed_part_of_a_stripped_one() {
+    let Some(built) = Built::new("functions", &["-g", "-O1"]) else { return };
+    let (sum, root) = (built.function("sum"), built.0.join("root"));
+    let name = |file: &str| {
+        let symbols =
+            ObjectSymbols::of(&built.0.join(file), DebugFolders::with_cache(&root, &root.join("cache")));
+        symbols.function(sum.start + 1).map(|(name, offset)| (name.to_owned(), offset))
+    };
+    let expected = Some(("sum".to_owned(), 1));
+    assert_eq!(name("program"), expected);
+    if !built.run("objcopy", &["--only-keep-debug", "program", "only.debug"]) {
+        return;
+    }
+    built.run("objcopy", &["--strip-all", "program", "bare"]);
+    built.run("objcopy", &["--strip-all", "--add-gnu-debuglink=only.debug", "program", "linked"]);
+    assert_eq!((name("bare"), name("linked")), (None, expected.clone()));
+    // As Fedora makes it: symbols alone, packed by xz.
+    built.run("objcopy", &["-S", "--remove-section", ".comment", "--keep-symbol=sum", "program", "mini"]);
+    if !built.run("xz", &["-k", "mini"]) {
+        return;
+    }
+    built.run("objcopy", &["--add-section", ".gnu_debugdata=mini.xz", "bare", "packed"]);
+    assert_eq!(name("packed"), expected);
+}
+
+#[test]
+fn what_unpacks_to_too_much_is_refused_with_its_place() {
+    let Some(built) = Built::new("bomb", &["-g", "-O1", "-gz=zlib"]) else { return };
+    let bytes = fs::read(built.program()).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let section = file.section_by_name(".debug_info").unwrap();
+    let (at, _) = section.file_range().unwrap();
+    let sum = built.function("sum");
+    assert!(UnpackLimit::of(0).unpack(&section).is_ok());
+    // The size is after the kind of the compression.
+    for (size, error) in [
+        (1_u64 << 40, UnpackError::TooLarge),
+        (u64::MAX, UnpackError::TooLarge),
+        (4 << 20, UnpackError::Damaged),
+    ] {
+        let mut bomb = bytes.clone();
+        bomb[at as usize + 8..][..8].copy_from_slice(&size.to_le_bytes());
+        let file = object::File::parse(&*bomb).unwrap();
+        let section = file.section_by_name(".debug_info").unwrap();
+        assert_eq!(UnpackLimit::of(bomb.len()).unpack(&section), Err(error), "{size:#x}");
+        fs::write(built.0.join("bad"), &bomb).unwrap();
+        assert!(lines_of(&built.0.join("bad"), Path::new("/")).find(sum.start).is_empty());
     }
 }
 
@@ -178,9 +246,9 @@ fn debug_information_is_found_by_build_id_and_by_its_name() {
 fn nothing_is_known_of_files_without_debug_information() {
     let Some(built) = Built::new("none", &["-O1"]) else { return };
     let sum = built.function("sum");
-    assert!(SourceLines::of(&built.program(), Path::new("/")).find(sum.start).is_empty());
-    assert!(SourceLines::of(&built.0.join("none"), Path::new("/")).find(sum.start).is_empty());
-    assert!(SourceLines::of(&built.0.join("program.c"), Path::new("/")).find(sum.start).is_empty());
+    assert!(lines_of(&built.program(), Path::new("/")).find(sum.start).is_empty());
+    assert!(lines_of(&built.0.join("none"), Path::new("/")).find(sum.start).is_empty());
+    assert!(lines_of(&built.0.join("program.c"), Path::new("/")).find(sum.start).is_empty());
 }
 
 #[test]
@@ -197,7 +265,7 @@ fn damaged_debug_information_is_no_reason_to_stop() {
             damaged[at as usize] ^= 0x5a;
             let path = built.0.join("bad");
             fs::write(&path, damaged).unwrap();
-            printed(&SourceLines::of(&path, Path::new("/")), sum.clone());
+            printed(&lines_of(&path, Path::new("/")), sum.clone());
         }
     }
 }

@@ -2,19 +2,19 @@
 
 /// An ELF file for x86-64 with these pieces: where each is in the file and in memory, and its bytes. Each is a segment
 /// and a section of code.
-pub(super) struct ObjectFile<'a> {
-    pub(super) pieces: &'a [(u64, u64, &'a [u8])],
+pub(crate) struct ObjectFile<'a> {
+    pub(crate) pieces: &'a [(u64, u64, &'a [u8])],
     /// Name, address, size, binding and type as in `st_info`, section.
-    pub(super) symbols: &'a [(&'a str, u64, u64, u8, u16)],
+    pub(crate) symbols: &'a [(&'a str, u64, u64, u8, u16)],
 }
 
 /// `st_info` of functions by their binding, and of data.
-pub(super) const LOCAL: u8 = 0x02;
-pub(super) const GLOBAL: u8 = 0x12;
-pub(super) const WEAK: u8 = 0x22;
-pub(super) const GLOBAL_DATA: u8 = 0x11;
+pub(crate) const LOCAL: u8 = 0x02;
+pub(crate) const GLOBAL: u8 = 0x12;
+pub(crate) const WEAK: u8 = 0x22;
+pub(crate) const GLOBAL_DATA: u8 = 0x11;
 /// `st_info` of what has no type.
-pub(super) const LOCAL_LABEL: u8 = 0;
+pub(crate) const LOCAL_LABEL: u8 = 0;
 
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -22,7 +22,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 
 impl ObjectFile<'_> {
     /// The bytes of the file.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         const SECTION: usize = 64;
         let count = self.pieces.len();
         let headers = 64 + 56 * count;

@@ -1,14 +1,18 @@
 //! Lines of source, and the functions that the compiler has put into others, from a file's debug information (DWARF).
 
+use super::debug_files::DebugFolders;
+use super::names::shown;
+use super::packed::{UnpackError, UnpackLimit};
+use crate::file::read_regular;
+use crate::output::tell;
+use crate::text::printable;
 use addr2line::{Context, Frame, Location};
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
-use object::{CompressionFormat, Object, ObjectSection};
-use pugmark_recorder::names::readable;
+use object::{Object, ObjectSection};
 use std::{
     cell::{OnceCell, RefCell},
     collections::HashMap,
-    fmt, fs,
-    io::Read,
+    fmt,
     ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
@@ -16,9 +20,6 @@ use std::{
 };
 
 type Bytes = EndianArcSlice<LittleEndian>;
-
-/// Where packages put the debug information that they take out of their programs.
-pub(super) const DEBUG_FILES: &str = "usr/lib/debug";
 
 /// A line of source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +57,7 @@ pub(crate) struct SourcePlace {
 /// The source of an object file. Its debug information is read when the first line is asked for.
 pub(crate) struct SourceLines {
     path: PathBuf,
-    root: PathBuf,
+    folders: DebugFolders,
     context: OnceCell<Option<Context<Bytes>>>,
     /// The lines that were found, by address.
     known: RefCell<HashMap<u64, Rc<[SourcePlace]>>>,
@@ -69,10 +70,10 @@ impl fmt::Debug for SourceLines {
 }
 
 impl SourceLines {
-    /// The source of a file, whose separate debug information is looked for below `root`.
-    pub(crate) fn of(path: &Path, root: &Path) -> Self {
+    /// The source of a file, whose separate debug information is looked for in these folders.
+    pub(crate) fn of(path: &Path, folders: DebugFolders) -> Self {
         let (context, known) = (OnceCell::new(), RefCell::default());
-        Self { path: path.into(), root: root.into(), context, known }
+        Self { path: path.into(), folders, context, known }
     }
 
     /// The lines of the code in a range of addresses in the file, by address. Empty if nothing is known.
@@ -80,18 +81,18 @@ impl SourceLines {
         let Range { start, end } = addresses;
         let rows = self.context().and_then(|context| context.find_location_range(start, end).ok());
         let row = |(from, size, at): (u64, u64, Location<'_>)| {
-            let line = SourceLine { file: at.file?.into(), line: at.line? };
+            let line = SourceLine { file: printable(at.file?).into(), line: at.line? };
             Some((from..from.saturating_add(size), line))
         };
         rows.into_iter().flatten().filter_map(row).collect()
     }
 
     fn context(&self) -> Option<&Context<Bytes>> {
-        self.context.get_or_init(|| load(&self.path, &self.root)).as_ref()
+        self.context.get_or_init(|| load(&self.path, &self.folders)).as_ref()
     }
 
-    /// The functions of the source at an address in the file: the innermost first, then those that it was inlined
-    /// into. Empty if nothing is known.
+    /// Returns the functions of the source at an address in the file: the innermost first, then those that it was
+    /// inlined into. Empty if nothing is known.
     pub(crate) fn find(&self, address: u64) -> Rc<[SourcePlace]> {
         if let Some(known) = self.known.borrow().get(&address) {
             return known.clone();
@@ -117,86 +118,65 @@ impl SourcePlace {
         let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
         let place = frame.location.as_ref().and_then(|at| at.file.zip(at.line));
         Self {
-            function: name.map(|name| readable(&name).into_owned()),
-            line: place.map(|(file, line)| SourceLine { file: file.into(), line }),
+            function: name.map(|name| shown(&name).into_owned()),
+            line: place.map(|(file, line)| SourceLine { file: printable(file).into(), line }),
         }
     }
 }
 
 /// Reads the debug information of a file: its own, or that of its separate file.
-fn load(path: &Path, root: &Path) -> Option<Context<Bytes>> {
-    let bytes = fs::read(path).ok()?;
+fn load(path: &Path, folders: &DebugFolders) -> Option<Context<Bytes>> {
+    let bytes = read_regular(path).ok()?;
     let file = object::File::parse(&*bytes).ok()?;
     if has_lines(&file) {
-        return context(path, &file, root);
+        return context(path, &file, bytes.len(), folders);
     }
-    separate(path, &file, root).into_iter().find_map(|path| {
-        let bytes = fs::read(&path).ok()?;
-        let file = object::File::parse(&*bytes).ok()?;
-        has_lines(&file).then(|| context(&path, &file, root)).flatten()
-    })
+    let found = folders.find(path, &file, has_lines)?;
+    let file = object::File::parse(&*found.bytes).ok()?;
+    context(&found.path, &file, found.bytes.len(), folders)
 }
 
 fn has_lines(file: &object::File<'_>) -> bool {
     file.section_by_name(SectionId::DebugInfo.name()).is_some()
 }
 
-/// Where the debug information of a file may be: by its build ID; by the name that it has for it, beside it, in
-/// `.debug` there, and in a folder for all such files.
-fn separate(path: &Path, file: &object::File<'_>, root: &Path) -> Vec<PathBuf> {
-    let by_id = file.build_id().ok().flatten().map(|id| root.join(super::debug_file(id)));
-    let mut found: Vec<PathBuf> = by_id.into_iter().collect();
-    let link = file.gnu_debuglink().ok().flatten().and_then(|(name, _)| std::str::from_utf8(name).ok());
-    if let (Some(name), Some(folder)) = (link, path.parent()) {
-        let inner = folder.strip_prefix(root).or_else(|_| folder.strip_prefix("/")).unwrap_or(folder);
-        found.extend([folder.join(name), folder.join(".debug").join(name)]);
-        found.push(root.join(DEBUG_FILES).join(inner).join(name));
-    }
-    // The name may be the file's own.
-    found.retain(|other| other != path);
-    found
-}
-
-fn context(path: &Path, file: &object::File<'_>, root: &Path) -> Option<Context<Bytes>> {
-    let mut dwarf = dwarf(file)?;
+fn context(
+    path: &Path,
+    file: &object::File<'_>,
+    size: usize,
+    folders: &DebugFolders,
+) -> Option<Context<Bytes>> {
+    let mut dwarf = dwarf(path, file, size)?;
     // Debug information that several files share may be in a file of its own.
-    if let Ok(Some((name, id))) = file.gnu_debugaltlink() {
-        let beside = std::str::from_utf8(name).ok().and_then(|name| Some(path.parent()?.join(name)));
-        let bytes = [Some(root.join(super::debug_file(id))), beside].into_iter().flatten();
-        let bytes = bytes.filter_map(|path| fs::read(path).ok()).next();
-        let common = bytes.as_ref().and_then(|bytes| object::File::parse(&**bytes).ok());
-        if let Some(common) = common.and_then(|file| self::dwarf(&file)) {
-            dwarf.set_sup(common);
-        }
+    if let Some(found) = folders.common(path, file)
+        && let Ok(file) = object::File::parse(&*found.bytes)
+        && let Some(common) = self::dwarf(&found.path, &file, found.bytes.len())
+    {
+        dwarf.set_sup(common);
     }
     Context::from_dwarf(dwarf).ok()
 }
 
-fn dwarf(file: &object::File<'_>) -> Option<Dwarf<Bytes>> {
-    let load = |id: SectionId| {
-        let bytes = file.section_by_name(id.name()).and_then(|section| unpacked(&section));
-        Ok::<_, gimli::Error>(Bytes::new(Arc::from(bytes.unwrap_or_default()), LittleEndian))
+/// Reads the sections. Warns of one that cannot be read, without which nothing is known.
+fn dwarf(path: &Path, file: &object::File<'_>, size: usize) -> Option<Dwarf<Bytes>> {
+    let mut limit = UnpackLimit::of(size);
+    let load = |id: SectionId| -> Result<Bytes, (SectionId, u64, UnpackError)> {
+        let Some(section) = file.section_by_name(id.name()) else {
+            return Ok(Bytes::new(Arc::from([]), LittleEndian));
+        };
+        let bytes = limit.unpack(&section);
+        let place = section.file_range().map_or(0, |(at, _)| at);
+        bytes.map(|bytes| Bytes::new(bytes, LittleEndian)).map_err(|error| (id, place, error))
     };
-    Dwarf::load(load).ok()
-}
-
-/// The bytes of a section, which may be compressed.
-fn unpacked(section: &object::Section<'_, '_>) -> Option<Vec<u8>> {
-    let packed = section.compressed_data().ok()?;
-    let size = usize::try_from(packed.uncompressed_size).ok()?;
-    match packed.format {
-        CompressionFormat::None => Some(packed.data.to_vec()),
-        CompressionFormat::Zlib => {
-            miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(packed.data, size).ok()
-        }
-        CompressionFormat::Zstandard => {
-            let mut bytes = vec![];
-            let stream = ruzstd::decoding::StreamingDecoder::new(packed.data).ok()?;
-            stream.take(packed.uncompressed_size).read_to_end(&mut bytes).ok()?;
-            Some(bytes)
-        }
-        _ => None,
-    }
+    Dwarf::load(load)
+        .inspect_err(|(id, place, error)| {
+            tell(format_args!(
+                "pugmark: warning: {}: at {place:#x}, section {}: {error}; no lines of source are shown",
+                path.display(),
+                id.name()
+            ));
+        })
+        .ok()
 }
 
 #[cfg(test)]

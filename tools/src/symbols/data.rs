@@ -1,18 +1,21 @@
 //! The variables of the object files that a process has mapped.
 
-use super::mapping_moved;
+use super::{names::shown, object::mapping_moved};
+use crate::file::read_regular;
+use crate::text::printable;
 use object::{Object, ObjectSymbol, SymbolKind};
-use pugmark_recorder::names::readable;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     ops::Range,
     path::{Path, PathBuf},
 };
 
+/// The names of a file's variables may take its size, and this much more.
+const MOST_MORE: usize = 16 << 20;
+
 /// Variables, and what is mapped.
 #[derive(Clone, Debug, Default)]
-pub(in crate::pugmark) struct DataSymbols {
+pub(crate) struct DataSymbols {
     /// Their ends and names, by where they begin.
     variables: BTreeMap<u64, (u64, String)>,
     /// Ends and names of mappings, by where they begin.
@@ -24,7 +27,7 @@ pub(in crate::pugmark) struct DataSymbols {
 impl DataSymbols {
     /// Adds a mapping of a part of a file, or of anything else that has a name. It takes the place of what was there;
     /// the kernel also tells of a part whose protection changes.
-    pub(in crate::pugmark) fn add(&mut self, file: &Path, name: &str, offset: u64, place: Range<u64>) {
+    pub(crate) fn add(&mut self, file: &Path, name: &str, offset: u64, place: Range<u64>) {
         let covered: Vec<u64> = self.mappings.range(..place.end).map(|(from, _)| *from).collect();
         for from in covered {
             let Some((end, name)) = self.mappings.remove(&from) else { continue };
@@ -35,26 +38,30 @@ impl DataSymbols {
                 self.mappings.insert(place.end, (end, name));
             }
         }
-        self.mappings.insert(place.start, (place.end, name.into()));
-        let Ok(bytes) = fs::read(file) else { return };
+        self.mappings.insert(place.start, (place.end, printable(name).into()));
+        let Ok(bytes) = read_regular(file) else { return };
         let Ok(object) = object::File::parse(&*bytes) else { return };
         let Some(moved) = mapping_moved(&object, offset, place.start) else { return };
         if !self.known.insert((file.into(), moved)) {
             return;
         }
+        // Many symbols of a damaged file may share one long name.
+        let mut room = bytes.len().saturating_add(MOST_MORE);
         for symbol in object.symbols().chain(object.dynamic_symbols()) {
             let variable = symbol.kind() == SymbolKind::Data && symbol.size() > 0 && !symbol.is_undefined();
             if let Some(name) = symbol.name().ok().filter(|name| variable && !name.is_empty()) {
+                let Some(left) = room.checked_sub(name.len()) else { return };
+                room = left;
                 let from = symbol.address().wrapping_add(moved);
                 let end = from.saturating_add(symbol.size());
-                self.variables.insert(from, (end, readable(name).into_owned()));
+                self.variables.insert(from, (end, shown(name).into_owned()));
             }
         }
     }
 
     /// The variable that an address is in, how far, and what is mapped there: `counters+0x8 (/usr/bin/x)`. `None` if
     /// nothing is known.
-    pub(in crate::pugmark) fn find(&self, address: u64) -> Option<String> {
+    pub(crate) fn find(&self, address: u64) -> Option<String> {
         let at = |map: &BTreeMap<u64, (u64, String)>| {
             let (from, (end, name)) = map.range(..=address).next_back()?;
             (address < *end).then(|| (address - from, name.clone()))
