@@ -9,7 +9,7 @@
 //! ManagementArea { bts, pebs: Buffer::default() }.emit(Width::Bits64, &mut memory).unwrap();
 //! Field::CounterReset(0).write(Width::Bits64, &mut memory, 0xff_ffff_0000).unwrap();
 //!
-//! // What the processor does after a branch record.
+//! // The processor, after a branch record.
 //! Field::BtsIndex.write(Width::Bits64, &mut memory, 0x1018).unwrap();
 //! let area = ManagementArea::parse(Width::Bits64, &memory).unwrap();
 //! assert_eq!((area.bts.index, area.bts.base), (0x1018, 0x1000));

@@ -87,7 +87,7 @@
 //! }
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     // What the processor writes.
+//!     // The bytes that the processor writes.
 //!     let mut memory = [0; 64];
 //!     let mut trace = Encoder::new(&mut memory);
 //!     // Decoding can start here: 64-bit code, at 1000.

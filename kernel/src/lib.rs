@@ -49,7 +49,7 @@
 //! use std::alloc::{self, alloc_zeroed, dealloc};
 //! use std::{collections::BTreeMap, error::Error, ptr::NonNull, sync::Mutex};
 //!
-//! // What the kernel provides: registers and memory. The local APIC is this crate's `X2Apic`.
+//! // The kernel provides registers and memory. The local APIC is this crate's `X2Apic`.
 //!
 //! /// Registers that hold what is written. A kernel uses `arch::GuardedMsr`, which executes RDMSR and WRMSR.
 //! struct Registers;
@@ -95,7 +95,7 @@
 //!     }
 //! }
 //!
-//! // What is traced on this processor, and who receives the bytes.
+//! // The trace of this processor, and the sink of its bytes.
 //!
 //! /// Keeps the trace in memory of its own: the handler must not allocate.
 //! struct Log {

@@ -15,7 +15,7 @@
 //! let sections = [Section { base: 0x1000, bytes: &code, space: AddressSpace::Any }];
 //! let image = Image::new(&sections);
 //!
-//! // What the processor stores.
+//! // The record that the processor stores.
 //! let mut buffer = [0; 2 * 24];
 //! BranchRecord { from: 0x1002, to: 0x1005, predicted: true }.emit(Layout::Bits64, &mut buffer)?;
 //! BranchRecord { from: 0x1006, to: 0x1000, predicted: true }.emit(Layout::Bits64, &mut buffer[24..])?;

@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// assert_eq!(writer.bytes(b"packets"), 7);
 /// assert!(writer.gap(Gap::Full));
 ///
-/// /// What the other processor does with it.
+/// /// Keeps what the reader takes.
 /// #[derive(Default)]
 /// struct Store(Vec<u8>, Vec<Gap>);
 ///

@@ -76,9 +76,9 @@ impl ExecLog {
         self.levels.truncate(self.begun.len());
     }
 
-    /// Handles the guest's move from `block` to `next`. If `next` is in the block and the block's end cannot lead there,
-    /// or `faulted` (an instruction of the block caused the exit), the guest left the block at `next`: that instruction
-    /// was begun, and those after it were not.
+    /// Handles the guest's move from `block` to `next`. If `next` is in the block and the block's end cannot lead
+    /// there, or `faulted` (an instruction of the block caused the exit), the guest left the block at `next`: that
+    /// instruction was begun, and those after it were not.
     fn leave(&mut self, block: &[u64], next: u64, faulted: bool) {
         let Some(left) = block.iter().position(|&address| address == next) else { return };
         let Some(last) = block.last().filter(|_| block.len() > 1) else { return };

@@ -15,7 +15,7 @@
 //! writer.append(Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: RecordFlags::new(3), cpu: 0 });
 //! writer.close(0x10);
 //!
-//! // What the harness reads from the file.
+//! // The harness reads it from the file.
 //! let word = |word: &AtomicU64| word.load(core::sync::atomic::Ordering::Relaxed).to_le_bytes();
 //! let bytes: Vec<u8> = words.iter().flat_map(word).collect();
 //! let log = Log::new(&bytes)?;

@@ -70,6 +70,7 @@ impl Recording {
     }
 
     /// Runs a command of pugmark on the recording, within memory and time. Returns its status and all that it printed.
+    #[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says how much memory it took")]
     fn run(&self, arguments: &[&str]) -> (ExitStatus, String) {
         let out = self.0.join("out");
         let file = File::create(&out).unwrap();

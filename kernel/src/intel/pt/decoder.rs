@@ -23,7 +23,7 @@ use pugmark_decoder_core::resume::BlockStream;
 /// use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtConfigRefusal, PtDecoder};
 ///
-/// /// What is traced by `config`, decoded over the code in `image`.
+/// /// Decodes a trace by `config`, over the code in `image`.
 /// fn decoder<'a, S: ExecutionSink>(
 ///     config: &PtConfig,
 ///     capabilities: &PtCapabilities,

@@ -18,7 +18,7 @@ use core::fmt;
 /// use pugmark_kernel::intel::pt::{PtRunning, PtTask};
 /// use pugmark_kernel::{memory::Frames, msr::Msr};
 ///
-/// /// What a kernel's threads have. `None` while the thread runs: then the processor's trace is this thread's.
+/// /// A thread's trace, in a kernel. `None` while the thread runs: then the processor's trace is this thread's.
 /// struct Thread<F: Frames> {
 ///     trace: Option<PtTask<F>>,
 /// }

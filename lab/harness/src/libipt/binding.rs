@@ -1,5 +1,5 @@
-//! libipt's functions and structures, as version 2 of intel-pt.h declares them, found in a library at run time. The tests
-//! of our own libipt.so.2 have this file as a module, too.
+//! libipt's functions and structures, as version 2 of intel-pt.h declares them, found in a library at run time. The
+//! tests of our own libipt.so.2 have this file as a module, too.
 #![allow(dead_code, missing_docs, reason = "the names are those of intel-pt.h; no user needs all of them")]
 
 use super::release::Version;
