@@ -10,7 +10,7 @@
 //!       └─▶ traced     what is mapped where: the way from an address to its name
 //! ```
 //!
-//! Each file is read once for all processes ([`SymbolFiles`]), and only when the first name in it is asked for. Files
+//! Each file is read once for all processes (`SymbolFiles`), and only when the first name in it is asked for. Files
 //! may be damaged, or made to do harm: nothing but regular files is read, what is compressed is unpacked up to a limit,
 //! and names have no character that a terminal obeys.
 //!
