@@ -34,8 +34,8 @@ fn has_intel_pt(lldb: &str) -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(r#""type": "intel-pt""#))
 }
 
-/// What LLDB lists of the trace that a bundle describes, with a library in `libraries` or the installed one: the
-/// addresses; `None` if it ends badly.
+/// Returns the addresses that LLDB lists of the trace of a bundle, with a library in `libraries` or the installed one;
+/// `None` if LLDB ends badly.
 fn listed(lldb: &str, bundle: &Path, libraries: Option<&Path>) -> Option<Vec<u64>> {
     let mut command = Command::new(lldb);
     command.args(["--batch", "-o", &format!("trace load {}", bundle.display())]);

@@ -107,7 +107,7 @@ fn a_report_has_each_function_with_its_calls_and_all_instructions() {
         let share = 100.0 * number("instructions") / report["instructions"].as_f64().unwrap();
         assert!((number("percent") - share).abs() < 0.01, "{row}");
     }
-    // How often the loader calls functions depends on the processor and on LD_LIBRARY_PATH, which cargo sets.
+    // The number of calls in the loader depends on the processor and on LD_LIBRARY_PATH, which cargo sets.
     let most_called = recorded.json(&["report", "--sort", "calls", "--object", "program", "rec"]);
     assert_eq!(most_called["rows"][0]["function"], "fib");
     let limited = recorded.json(&["report", "--percent-limit", "5", "rec"]);
@@ -137,7 +137,7 @@ __asm__(".globl _start\n_start: mov %rsp, %rdi\n and $-16, %rsp\n call begin");
     let recorded = Recorded(folder);
     fs::write(recorded.0.join("parts.c"), PARTS).unwrap();
     let mut compiler = Command::new("cc");
-    // What a program does before `main` depends on the number of its words.
+    // A program's work before `main` depends on the number of its arguments.
     compiler.args(["-g", "-O1", "-static", "-nostdlib", "-o", "parts", "parts.c"]).current_dir(&recorded.0);
     assert!(compiler.status().unwrap().success());
     for (name, words) in [("one", &[][..]), ("again", &[]), ("two", &["word"])] {
@@ -165,7 +165,7 @@ __asm__(".globl _start\n_start: mov %rsp, %rdi\n and $-16, %rsp\n call begin");
     let (status, text) = diff(&["--json", "one", "two"]);
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((status, &json["same"]), (Some(1), &Value::from(false)));
-    // What differs is as many instructions as each recording's report has.
+    // The counts of functions that differ equal those of each recording's report.
     let counts = |recording: &str| -> HashMap<String, u64> {
         let report = recorded.json(&["report", recording]);
         let rows = report["rows"].as_array().unwrap().iter();
@@ -186,7 +186,7 @@ __asm__(".globl _start\n_start: mov %rsp, %rdi\n and $-16, %rsp\n call begin");
     let (left, right) = (lines("one"), lines("two"));
     let common = left.lines().zip(right.lines()).take_while(|(left, right)| left == right).count();
     assert_eq!(json["traces"][0]["common"], common as u64);
-    // Of the program alone, which is all there is; and of one that is not there.
+    // With the only object file, and with names that no object file has.
     for (name, found) in [("parts", true), ("./parts", true), ("arts", false), ("other", false)] {
         let (status, alone) = diff(&["--json", "--object", name, "one", "two"]);
         assert_eq!((status, alone == text), (Some(1), found), "{name}: {alone}");
@@ -261,8 +261,8 @@ fn a_flame_graph_has_each_chain_of_calls_with_its_instructions() {
     for name in ["fib", "main", "tail", "leaf"] {
         assert_eq!(own(name), reported(name), "{name}");
     }
-    // What a function has called is in the chains that it is in, also by a jump: as `report`, which callgrind is held
-    // against, has it.
+    // A function with all that it called, also by a jump, is the sum of the chains that it is in. `report` has the
+    // same, and is compared with callgrind.
     let children = recorded.json(&["report", "--children", "rec"]);
     for name in ["fib", "main", "tail", "leaf", "_dl_start", "_dl_relocate_object"] {
         let Some(row) = row(&children, name) else { continue };
@@ -367,7 +367,7 @@ fn instructions_are_counted_and_shown_with_their_lines_of_source() {
     assert!(page.contains("/program.c:10\""), "the page names where tail was called");
 }
 
-/// The addresses in a line.
+/// Returns the addresses in a line.
 fn numbers(line: &str) -> Vec<u64> {
     line.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok()).collect()
 }

@@ -61,11 +61,11 @@ pub struct BenchOptions {
 pub struct Speed {
     /// The layer.
     pub layer: Layer,
-    /// On how many threads it was decoded.
+    /// The number of threads that decoded it.
     pub threads: NonZeroUsize,
     /// The trace's length in bytes.
     pub bytes: u64,
-    /// How often the trace was decoded.
+    /// The number of times that the trace was decoded.
     pub runs: usize,
     /// The time of the fastest run in seconds.
     pub seconds_min: f64,
@@ -73,7 +73,7 @@ pub struct Speed {
     pub seconds_median: f64,
     /// The speed of the median run in 10^6 bytes of trace per second.
     pub mb_per_s: f64,
-    /// The number of what the layer produces: packets, events, branches and events, instructions, or edges.
+    /// The number of items that the layer produces: packets, events, branches and events, instructions, or edges.
     pub count: u64,
     /// The hash of the instructions' addresses, if the layer produces instructions; for edges that of the map, whose
     /// counts wrap around, eight at a time.
@@ -126,21 +126,21 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     output::print(|out| writeln!(out, "{line}"))
 }
 
-/// What is decoded.
+/// A trace with its code.
 #[derive(Debug)]
 pub struct BenchTrace<'a> {
     /// The trace.
     pub trace: &'a [u8],
     /// Its code.
     pub code: &'a TracedCode,
-    /// How to read it.
+    /// The configuration of its decoder.
     pub config: Config<'a>,
 }
 
 /// Decodes the trace repeatedly for at least the time `least`, and at least three times.
 ///
 /// # Errors
-/// If several threads do not find what one finds.
+/// If several threads decode a different result than one.
 pub fn measure(
     traced: &BenchTrace<'_>,
     layer: Layer,
@@ -190,7 +190,7 @@ pub fn measure(
     })
 }
 
-/// What a thread keeps from run to run.
+/// The state that a thread keeps from run to run.
 struct Worker<'m> {
     graph: Graph<'m>,
     /// The edges of segments, and those of their leads.
@@ -279,7 +279,7 @@ impl SliceSink for Counted {}
 impl SliceSink for CountedBlocks {}
 impl SliceSink for EdgeMap<'_, false> {}
 
-/// Counts packets, answers, or instructions, and uses what each holds.
+/// A counter of packets, answers or instructions, which uses the content of each.
 #[derive(Default)]
 struct Counted(u64);
 
@@ -340,7 +340,7 @@ impl ExecutionSink for Counted {
     }
 }
 
-/// Counts the instructions of blocks.
+/// A counter of the instructions of blocks.
 #[derive(Default)]
 struct CountedBlocks(u64);
 

@@ -18,7 +18,7 @@ use pugmark_decoder_core::{
 };
 use std::ops::RangeInclusive;
 
-/// What a trace consists of.
+/// The contents of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TraceContents {
     /// Packets of Intel Processor Trace.
@@ -32,7 +32,7 @@ pub enum TraceContents {
     PerfBts,
 }
 
-/// What must be known to decode branch records.
+/// The options of branch records.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Branch records")]
 pub struct BranchOptions {
@@ -57,7 +57,7 @@ pub struct BranchOptions {
 }
 
 impl BranchOptions {
-    /// Returns whether an option was given that says something of branch records.
+    /// Returns true if an option of branch records was given.
     pub(super) fn are_any_given(&self) -> bool {
         let Self { next, start, end, handler, one_level, .. } = self;
         [next, start, end].into_iter().any(Option::is_some) || !handler.is_empty() || *one_level

@@ -37,7 +37,7 @@ pub struct CallsOptions {
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MadeCall {
-    /// How many instructions came before, including those of earlier parts of the same task.
+    /// The number of instructions before, including those of earlier parts of the same task.
     at: u64,
     /// The name of the function that was called.
     name: String,
@@ -75,7 +75,7 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
 }
 
 impl CallsOptions {
-    /// Adds the calls in a trace. `before` instructions were executed before it; returns how many after it, and the
+    /// Adds the calls in a trace. `before` instructions were executed before it; returns the number after it, and the
     /// number of errors.
     fn calls(
         &self,
@@ -99,7 +99,7 @@ impl CallsOptions {
     }
 }
 
-/// What happened, if it is a call by this function.
+/// Returns the call, if `what` is one by this function.
 fn made_call(
     function: &str,
     names: &TracedSymbols,

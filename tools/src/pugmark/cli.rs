@@ -20,7 +20,7 @@ Example:
   pugmark decode --check ls.rec"
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: PugmarkCommand,
 }

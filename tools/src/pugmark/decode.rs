@@ -74,7 +74,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Whether the layer decodes code.
+    /// Returns true if the layer decodes code.
     #[must_use]
     pub fn needs_code(self) -> bool {
         matches!(self, Self::Insns | Self::Blocks | Self::Edges)
@@ -309,7 +309,7 @@ pub fn decode(
     decode_trace(&Session::alone(trace, Image::new(&sections), config), 0, layer, hash, progress)
 }
 
-/// The same of one of a session's traces.
+/// Decodes one of a session's traces as [`decode`] does.
 fn decode_trace(
     session: &Session<'_>,
     number: usize,

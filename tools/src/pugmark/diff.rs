@@ -1,4 +1,4 @@
-//! `pugmark diff`: where two runs part, and how often each function's instructions were executed in both.
+//! `pugmark diff`: the point where two runs part, and the counts of each function's instructions in both.
 
 use super::{
     coverage::Executed,
@@ -64,15 +64,15 @@ struct RunsDiffer {
     traces: Vec<Parting>,
     /// The functions whose instructions were not executed equally often.
     functions: Vec<FunctionDiffers>,
-    /// How many instructions were executed in each run.
+    /// The number of instructions executed in each run.
     instructions: [u64; 2],
 }
 
-/// Where the traces of a thread part.
+/// The point at which the traces of a thread part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Parting {
     title: String,
-    /// How many instructions are the same.
+    /// The number of instructions before the first difference.
     common: u64,
     /// The last instruction that is the same in both.
     after: Option<String>,
@@ -82,7 +82,7 @@ struct Parting {
     callers: Vec<String>,
 }
 
-/// How often the instructions of a function were executed.
+/// The number of executed instructions of a function in each run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct FunctionDiffers {
     object: String,
@@ -149,14 +149,14 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     Ok(if found.same && errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether an object file has this name, with or without folders.
+/// Returns true if an object file has this name, with or without folders.
 pub(super) fn is_of(object: &str, name: &str) -> bool {
     object
         .strip_suffix(name.trim_start_matches("./"))
         .is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
 }
 
-/// A trace with what it needs to be decoded.
+/// A trace, loaded for decoding.
 struct LoadedRun {
     title: String,
     named: NamedSession,
@@ -176,7 +176,7 @@ impl LoadedRun {
         Ok(Self { title, named })
     }
 
-    /// Adds how often the instructions of each function were executed. Returns the number of errors.
+    /// Adds the number of executed instructions of each function. Returns the number of errors.
     fn count(
         &self,
         number: usize,
@@ -201,7 +201,7 @@ impl LoadedRun {
         &self.named.names[0]
     }
 
-    /// The place of an instruction, with its line of source if that is known.
+    /// Returns the place of an instruction, with its line of source if that is known.
     fn place(&self, ip: u64) -> String {
         let place = self.names().place(ip);
         self.names().line(ip).map_or_else(|| place.clone(), |line| format!("{place} ({})", line.short()))
@@ -211,7 +211,7 @@ impl LoadedRun {
 /// The number of instructions of which one hash is kept.
 const CHUNK: u64 = 1 << 16;
 
-/// Follows the instructions of a run that are of an object file, or all. Errors are skipped.
+/// A sink for the instructions of a run, of an object file or all. Errors are skipped.
 struct RunInsns<'a> {
     symbols: &'a TracedSymbols,
     /// If set, only instructions of this object file are wanted.
@@ -223,7 +223,7 @@ struct RunInsns<'a> {
     wanted: u64,
     /// The hash of each [`CHUNK`] of instructions, and of those that are left.
     chunks: Vec<AddressHash>,
-    /// Of which instructions the addresses are kept; and each with how many were executed before it.
+    /// The instructions whose addresses are kept; and each address with the number of instructions executed before.
     kept_range: Range<u64>,
     kept: Vec<(u64, u64)>,
 }
@@ -315,11 +315,11 @@ fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress)
 }
 
 impl LoadedRun {
-    /// The calls that have not returned after the first `insns` instructions, the innermost first.
+    /// Returns the calls that have not returned after the first `insns` instructions, the innermost first.
     fn callers(&self, insns: u64, progress: &mut Progress) -> Vec<String> {
         let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
         let visitor = |time: Time, what: Happening| {
-            // What happens at the instruction that differs is not common.
+            // Calls and returns at the first instruction that differs are not common to both runs.
             over |= time.insns >= insns;
             match what {
                 _ if over => {}

@@ -10,9 +10,9 @@ use pugmark_recorder::OFTEN;
 /// 2 to this power is the number of blocks that can be remembered: more than the hot code of a large program has.
 const BLOCKS: u32 = 14;
 
-/// Hashes the addresses of the blocks' instructions. A block that comes often is hashed as one run.
+/// The hash of the addresses of the blocks' instructions. A block that comes often is hashed as one run.
 ///
-/// Its code, its begin, its mode and its number of instructions identify a block.
+/// A block is identified by its code, begin, mode and number of instructions.
 #[derive(Debug)]
 pub(super) struct Hashing {
     hash: AddressHash,
@@ -26,9 +26,9 @@ struct Known {
     ip: u64,
     insns: u32,
     image: usize,
-    /// `None` if no block is here yet.
+    /// The block's mode; `None` if the slot is empty.
     mode: Option<ExecMode>,
-    /// How often the block came, minus how often others with the same place came.
+    /// Executions of this block, minus those of other blocks in the same slot.
     seen: u16,
     run: Option<Box<Run>>,
 }

@@ -1,4 +1,4 @@
-//! The blocks that a trace has executed: each once, with a number, and how often which block came after which.
+//! The blocks that a trace has executed, each once with a number, and the count of each transition between two blocks.
 
 use crate::session::Session;
 use pugmark_decoder_core::{
@@ -12,21 +12,21 @@ use pugmark_decoder_core::{
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// What is noted of each block, and of each way from one block to the next one, when it comes first.
+/// Per-block and per-transition data, computed on first sight.
 pub(super) trait BlockNotes {
-    /// Of a block; the default is that of no block.
+    /// Per-block data; the default is that of no block.
     type Block: Default;
-    /// Of a way.
+    /// Per-transition data.
     type Way: Copy + Default;
 
-    /// Notes a block.
+    /// Computes the data of a block.
     fn block(&mut self, block: &Block, insns: Insns<'_>) -> Self::Block;
 
-    /// Notes the way between two blocks.
+    /// Computes the data of the transition between two blocks.
     fn way(&mut self, from: &Self::Block, to: &Self::Block) -> Self::Way;
 }
 
-/// Nothing is noted.
+/// No data.
 pub(super) struct NoNotes;
 
 impl BlockNotes for NoNotes {
@@ -40,15 +40,14 @@ impl BlockNotes for NoNotes {
 
 /// The blocks that were executed.
 ///
-/// A block mostly comes after the same one or two blocks. So each remembers two that came after it, and only others are
-/// looked for.
+/// The same one or two blocks mostly follow a block. So each remembers two successors, and only others are looked up.
 pub(super) struct KnownBlocks<'a, N: BlockNotes> {
-    /// All code that there is, and the number of that which is executed now.
+    /// All code, and the number of the code that is executed now.
     images: Rc<[Image<'a>]>,
     now: u32,
     blocks: Vec<KnownBlock<N>>,
     numbers: FxHashMap<BlockKey, u32>,
-    /// How often a block came after another one, without what is counted in [`KnownWay::times`].
+    /// Counts of pairs of consecutive blocks, without those in [`KnownWay::times`].
     pairs: FxHashMap<(u32, u32), u64>,
 }
 
@@ -58,17 +57,17 @@ struct KnownBlock<N: BlockNotes> {
     image: u32,
     /// The address after its last instruction.
     next_ip: u64,
-    /// The ways to the block at `next_ip`, and to the one of all others that came last.
+    /// The transitions to the block at `next_ip`, and to the most recent other block.
     ways: [KnownWay<N::Way>; 2],
     notes: N::Block,
 }
 
-/// The way to the next block.
+/// The transition to the next block.
 #[derive(Clone, Copy, Default)]
 struct KnownWay<W> {
     /// The next block.
     to: u32,
-    /// How often it came.
+    /// Its count.
     times: u64,
     notes: W,
 }
@@ -106,7 +105,7 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     }
 
     /// Counts `block`, which comes after the block with the number `before`, or after [`NO_BLOCK`] if none leads to it.
-    /// Returns its number, and what is noted of the way to it.
+    /// Returns its number, and the data of the transition to it.
     #[inline]
     pub(super) fn count(&mut self, before: u32, block: &Block, notes: &mut N) -> (u32, N::Way) {
         let last = &self.blocks[before as usize];
@@ -145,7 +144,7 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         number
     }
 
-    /// What is noted of a block.
+    /// Returns the data of a block.
     #[inline]
     pub(super) fn notes(&self, number: u32) -> &N::Block {
         &self.blocks[number as usize].notes
@@ -156,7 +155,7 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         Insns::new(image, Asid::default(), block)
     }
 
-    /// Returns what was counted.
+    /// Returns the counts.
     pub(super) fn counted(mut self, chain: BlockChain) -> ExecutedBlocks {
         let insns =
             self.blocks.iter().map(|known| self.insns_of(&known.block, known.image).collect()).collect();
@@ -170,20 +169,20 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     }
 }
 
-/// Counts of blocks and of the ways between them.
+/// Counts of blocks and of the transitions between them.
 pub(super) struct ExecutedBlocks {
     /// The instructions of each block, by its number.
     pub(super) insns: Vec<Vec<(u64, Insn)>>,
     /// Counts of pairs of blocks that came one after the other, in no order.
     pub(super) pairs: FxHashMap<(u32, u32), u64>,
-    /// After which block execution was interrupted, before which address, and how often. A branch that led there was
-    /// executed.
+    /// Counts of interrupts, by the block before and the address at which execution was interrupted. A branch that led
+    /// there was executed.
     pub(super) interrupted: FxHashMap<(u32, u64), u64>,
     /// The number of errors in the trace.
     pub(super) errors: usize,
 }
 
-/// Which block leads to the next one.
+/// The block that leads to the next one.
 #[derive(Default)]
 pub(super) struct BlockChain {
     /// The block before the next one, if the next one is reached from it, by a branch or without one.
@@ -193,18 +192,18 @@ pub(super) struct BlockChain {
 }
 
 impl BlockChain {
-    /// Decoding stops: what comes next is not reached from what was before.
+    /// Stops: the next block is not reached from the one before.
     pub(super) const fn stops(&mut self) {
         self.before = NO_BLOCK;
     }
 
-    /// Something is missing.
+    /// Notes a gap in the trace.
     pub(super) fn lost(&mut self, lost: &Lost) {
         self.before = NO_BLOCK;
         self.errors += usize::from(matches!(lost, Lost::Error(_)));
     }
 
-    /// An event comes before the next block.
+    /// Notes an event before the next block.
     pub(super) fn event(&mut self, event: &Event) {
         if let Some(at) = interrupted_at(event) {
             *self.interrupted.entry((self.before, at)).or_default() += 1;
@@ -215,7 +214,7 @@ impl BlockChain {
     }
 }
 
-/// The instruction that came next, and that this event interrupted before it was executed.
+/// Returns the next instruction, if this event interrupted it before it was executed.
 pub(super) const fn interrupted_at(event: &Event) -> Option<u64> {
     match event.kind {
         EventKind::AsyncDisabled { at } | EventKind::AsyncBranch { from: at } => Some(at),
@@ -223,7 +222,7 @@ pub(super) const fn interrupted_at(event: &Event) -> Option<u64> {
     }
 }
 
-/// Returns true if what comes after this event was not reached from the last instruction before it.
+/// Returns true if the next instruction after this event was not reached from the last one before it.
 pub(super) const fn breaks(event: &Event) -> bool {
     matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }

@@ -1,5 +1,5 @@
-//! `pugmark last`: the calls and returns before the end of a trace, and where it ended; or those before a function was
-//! entered.
+//! `pugmark last`: the calls and returns before the end of a trace, and the place of its end; or those before a
+//! function was entered.
 
 use super::{
     named_session::{NamedSession, status_of},
@@ -45,12 +45,12 @@ struct Last {
     depth: usize,
     /// The functions that have not been left: for each, its call and where that went.
     frames: Vec<(Option<u64>, u64)>,
-    /// Where the trace ended.
+    /// The address at which the trace ended.
     end: Option<u64>,
-    /// Whether the trace has ended, so that nothing more counts.
+    /// True if the trace has ended: nothing more is added.
     is_over: bool,
     kept: VecDeque<(Time, usize, Happening)>,
-    /// What was kept when the function was entered last.
+    /// The events that were kept when the function was entered last.
     found: Option<VecDeque<(Time, usize, Happening)>>,
 }
 
@@ -100,7 +100,7 @@ impl Last {
 }
 
 impl Last {
-    /// Where the trace ended, and the calls that had not returned, the innermost first.
+    /// Returns where the trace ended, and the calls that had not returned, the innermost first.
     fn end(&self, names: &TracedSymbols) -> Vec<String> {
         let calls = self.frames.iter().rev().map_while(|(from, _)| *from);
         self.end.into_iter().chain(calls).map(|ip| place(names, ip)).collect()
@@ -189,7 +189,7 @@ struct LastOfLane {
     last: Last,
 }
 
-/// What happened, in words.
+/// Describes an event in words.
 fn line(names: &TracedSymbols, what: &Happening) -> String {
     match what {
         Happening::Enter { from: Some(from), to } => {
@@ -207,7 +207,7 @@ fn line(names: &TracedSymbols, what: &Happening) -> String {
     }
 }
 
-/// The function and how far the address is in it, and the line of source if it is known.
+/// Returns the function with the offset of the address in it, and the line of source if it is known.
 fn place(names: &TracedSymbols, ip: u64) -> String {
     let line = names.line(ip).map(|line| format!(" ({})", line.short()));
     names.place(ip) + &line.unwrap_or_default()
@@ -258,7 +258,7 @@ mod tests {
             Happening::Leave,
             Happening::Off,
             Happening::End(Some(0x1028)),
-            // What was open is left now, but not by the program.
+            // Open functions are left now, but not by the program.
             Happening::Leave,
             Happening::Leave,
         ] {

@@ -82,7 +82,7 @@ fn counted(progress: &mut Progress, decode: impl FnOnce(&mut Counting<'_>) -> Ve
     totals
 }
 
-/// Counts what a sink is given.
+/// A sink that counts items.
 struct Counting<'a> {
     totals: &'a mut Totals,
     progress: &'a mut Progress,
@@ -146,7 +146,7 @@ pub fn blocks(session: &Session<'_>, trace: usize, hash: bool, progress: &mut Pr
     }
 }
 
-/// Counts blocks, and remembers the last one, and the address after it.
+/// A counter of blocks, which remembers the last one and the address after it.
 #[derive(Default)]
 pub(super) struct BlocksToTheEnd {
     pub(super) totals: Totals,
@@ -181,7 +181,7 @@ impl ExecutionSink for BlocksToTheEnd {
     }
 }
 
-/// What is done with the addresses of a block's instructions.
+/// A consumer of the addresses of a block's instructions.
 trait Addresses {
     const WANTED: bool;
 
@@ -213,7 +213,7 @@ impl Addresses for Hashing {
     }
 }
 
-/// Counts blocks, and passes on the addresses of their instructions.
+/// A counter of blocks, which passes on the addresses of their instructions.
 struct CountingBlocks<'a, H> {
     counting: Counting<'a>,
     addresses: &'a mut H,

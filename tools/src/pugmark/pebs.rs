@@ -58,7 +58,7 @@ pub fn run(options: &PebsOptions) -> Result<ExitCode> {
     }
 }
 
-/// What was found.
+/// The numbers of samples and errors.
 #[derive(Clone, Copy, Debug, Default)]
 struct SampleCounts {
     samples: u64,
@@ -159,7 +159,7 @@ mod tests {
         Packet::Bbp(Bbp { size: BlockItemSize::Eight, kind })
     }
 
-    /// A record, one that an overflow cuts, and another.
+    /// Returns a trace of a record, one that an overflow cuts, and another.
     fn trace() -> AuxTrace {
         let packets = [
             Packet::Psb,

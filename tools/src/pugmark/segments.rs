@@ -1,15 +1,14 @@
 //! Cuts a trace into segments that several threads can decode at the same time.
 //!
-//! A segment begins at a PSB, where a decoder needs to know nothing of what was before: a PSB+ repeats the state, and
-//! no return after it is compressed by a call before it. But a block that is executed over a PSB belongs to the segment
-//! before, where it began. So each segment is decoded into the next one, over some branches after its PSB: its *lead*.
-//! What the lead holds is counted twice, and is subtracted once; and at its end both decoders must be at the same
-//! place.
+//! A segment begins at a PSB, where a decoder needs no state from before the segment: a PSB+ repeats the state, and
+//! no return after it is compressed by a call before it. But a block that spans a PSB belongs to the segment before,
+//! where it began. So each segment is decoded into the next one, over some branches after that one's PSB: its *lead*.
+//! The content of the lead is counted twice and subtracted once; at its end both decoders must be at the same place.
 //!
-//! A PSB is not used where something else than branches and time comes soon after it, or where tracing is off. A trace
-//! in which an error is found is decoded again from its start by one thread: after an error it is not sure that
-//! a decoder that knew more would find the same. Events that depend on the time or on the mode long before are not cut
-//! either. The times of other events are those of a decoder that starts at the segment's PSB.
+//! A PSB is not used where something other than branches and time comes soon after it, or where tracing is off. A
+//! trace with an error is decoded again from its start by one thread: after an error, a decoder that starts in
+//! mid-trace may recover differently. A trace is not cut either if its events depend on the time or mode from before
+//! the segment. The times of other events are those of a decoder that starts at the segment's PSB.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet"; "Indirect
 //! Transfer Compression for Returns (RET)".
@@ -24,13 +23,13 @@ use std::{
     thread,
 };
 
-/// How many packets with branches are in a lead.
+/// The number of packets with branches in a lead.
 const BRANCHES: usize = 8;
 
 /// The minimum size of a segment, in bytes. A lead has some hundred bytes.
 const LEAST: usize = 1 << 16;
 
-/// How many segments there should be for each thread, so that none waits long for the others at the end.
+/// Desired segments per thread, so that no thread waits long for the others at the end.
 const EACH: usize = 8;
 
 /// A part of a trace.
@@ -44,14 +43,14 @@ pub(super) struct TraceSegment<'a> {
     pub(super) offset: usize,
 }
 
-/// The segments of a trace for that many threads.
+/// Returns the segments of a trace for that many threads.
 pub(super) fn segments<'a>(
     trace: &'a [u8],
     config: Config<'a>,
     threads: NonZeroUsize,
 ) -> Vec<TraceSegment<'a>> {
     let least = (trace.len() / (EACH * threads.get())).max(LEAST);
-    // These events depend on what was long before.
+    // These events depend on state from before the segment.
     let Config { flags, dialect, .. } = config;
     let depends = flags.ticks || flags.iflags || dialect == Dialect::Libipt;
     if threads.get() == 1 || depends {
@@ -81,7 +80,7 @@ pub(super) fn cut<'a>(trace: &'a [u8], config: Config<'a>, least: usize) -> Vec<
     segments
 }
 
-/// Where the lead of a segment ends that begins at `psb`; `None` if no segment should begin there.
+/// Finds the end of the lead of a segment that begins at `psb`; `None` if no segment should begin there.
 fn lead(trace: &[u8], config: Config<'_>, psb: usize) -> Option<usize> {
     let mut packets = Packets::with_config(trace, config);
     packets.set_offset(psb as u64);

@@ -17,12 +17,12 @@ use pugmark_decoder_core::{
 };
 use std::num::NonZeroUsize;
 
-/// What a thread has found in a segment.
+/// The result of a thread for a segment.
 struct Found {
     totals: Totals,
-    /// What the segment's lead holds, which the segment before has counted.
+    /// The totals of the segment's lead, which the segment before has counted.
     lead: Totals,
-    /// Where decoding stands at the end of the segment, and at the end of its lead.
+    /// The places of decoding at the end of the segment and at the end of its lead.
     end: End,
     lead_end: End,
 }
@@ -52,7 +52,7 @@ pub(super) fn decode(
     totals.unwrap_or_else(|| decode::decode(trace, code, config, layer, false, progress))
 }
 
-/// Decodes the segments and adds them up; `None` if it is not sure that one thread would find the same.
+/// Decodes the segments and adds them up; `None` if one thread might decode a different result.
 fn decode_segments(
     segments: &[TraceSegment<'_>],
     sections: &[Section<'_>],
@@ -105,7 +105,7 @@ fn decode_segments(
 }
 
 impl Found {
-    /// What is the segment's own.
+    /// Returns the totals of the segment without its lead.
     fn own(&self) -> Totals {
         let Self { totals, lead, .. } = self;
         Totals {
@@ -120,7 +120,7 @@ impl Found {
     }
 }
 
-/// The sums of two parts of a trace; `next` is the later part.
+/// Adds up two parts of a trace; `next` is the later part.
 fn joined(sum: &Totals, next: &Totals) -> Totals {
     Totals {
         bytes: sum.bytes + next.bytes,
@@ -147,14 +147,14 @@ mod tests {
     const END: &[u8] = b"\x02\x23";
     const LAYERS: [Layer; 5] = [Layer::Packets, Layer::Events, Layer::Query, Layer::Insns, Layer::Blocks];
 
-    /// A PSB+ at `ip`, and a packet many times.
+    /// Returns a PSB+ at `ip`, and some packets many times.
     fn part(ip: u16, packets: &[u8]) -> Vec<u8> {
         let [low, high] = ip.to_le_bytes();
         let psb = b"\x02\x82".repeat(8);
         [&psb[..], MODE, &[0x7d, low, high, 0, 0, 0, 0], END, &packets.repeat(100)].concat()
     }
 
-    /// What some threads find in segments of 500 bytes and more, and what one thread finds in the trace.
+    /// Returns the result of several threads on segments of 500 bytes and more, and that of one thread on the trace.
     fn found(trace: &[u8], bytes: &[u8], layer: Layer, threads: usize) -> (Option<Totals>, Totals) {
         let mut code = TracedCode::default();
         code.add(0x1000, bytes.to_vec());

@@ -1,4 +1,4 @@
-//! Where execution went from one place to another, as `perf script --itrace=b` counts: branches that were taken,
+//! Transfers of control from one place to another, as `perf script --itrace=b` counts: branches that were taken,
 //! interrupts, and where tracing began and ended.
 
 use pugmark_decoder_core::{
@@ -11,17 +11,17 @@ use pugmark_decoder_core::{
 /// A step from one place to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
-    /// The branch, or the first instruction that was not executed any more; `None` where tracing begins.
+    /// The branch, or the first instruction that was no longer executed; `None` where tracing begins.
     pub(super) from: Option<u64>,
     /// The instruction after it; `None` where tracing ends.
     pub(super) to: Option<u64>,
-    /// What the step is, in perf's words.
+    /// The kind of the step, in perf's words.
     pub(super) flags: &'static str,
-    /// A function, a handler or the kernel is entered or left, or tracing begins or ends.
+    /// True if a function, a handler or the kernel is entered or left, or tracing begins or ends.
     pub(super) is_call_or_return: bool,
 }
 
-/// Finds the transfers among the items of an instruction flow.
+/// A finder of the transfers among the items of an instruction flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Transfers {
     waiting: Waiting,
@@ -29,7 +29,7 @@ pub(super) struct Transfers {
     aborts: bool,
 }
 
-/// What the next instruction completes.
+/// The transfer that the next instruction completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Waiting {
     /// Tracing begins at it.
@@ -89,8 +89,8 @@ impl Transfers {
                 [Some(Transfer::end(from, event.ip, why)), None]
             }
             EventKind::AsyncDisabled { at } => {
-                // What comes before has led there, though nothing was executed there: the first instruction may be one
-                // that faults.
+                // The transfer before has led there, even if nothing was executed there, as when the first
+                // instruction faults.
                 let before = std::mem::take(&mut self.waiting).completed(at, image);
                 let why = if std::mem::take(&mut self.aborts) { "tx abrt" } else { "async" };
                 [before, Some(Transfer::end(at, event.ip, why))]
@@ -114,7 +114,7 @@ impl Transfers {
 }
 
 impl Waiting {
-    /// The transfer to `to`.
+    /// Returns the transfer to `to`.
     fn completed(self, to: u64, image: Image<'_>) -> Option<Transfer> {
         let (from, flags, is_call_or_return) = match self {
             Self::Begin => (None, "tr strt", true),
@@ -141,7 +141,7 @@ impl Transfer {
     }
 }
 
-/// How perf calls a branch, and the end of tracing by it.
+/// perf's names of a branch, and of the end of tracing by it.
 const ENDS: [(&str, &str); 11] = [
     ("jcc", "tr end  jcc"),
     ("jmp", "tr end  jmp"),
@@ -156,7 +156,7 @@ const ENDS: [(&str, &str); 11] = [
     ("tx abrt", "tr end  tx abrt"),
 ];
 
-/// What a branch is, in perf's words.
+/// Returns the kind of a branch, in perf's words.
 fn flags(insn: &ExecutedInsn, image: Image<'_>) -> &'static str {
     match insn.class {
         Class::CondJump => "jcc",
@@ -202,7 +202,7 @@ mod tests {
         FlowItem::Event(Event { kind, ip, when: Stamp::default(), offset: 0, held: 0, status: false })
     }
 
-    /// The transfers of a flow over this code at 1000, as `from flags to`.
+    /// Lists the transfers of a flow over this code at 1000, as `from flags to`.
     fn found(code: &[u8], items: &[FlowItem]) -> Vec<String> {
         let sections = [Section { base: 0x1000, bytes: code, space: AddressSpace::Any }];
         let image = Image::new(&sections);

@@ -1,5 +1,5 @@
-//! `pugmark report` of programs whose calls are known: what functions took with all that they called, for how long, and
-//! rows that are looked at alone. Valgrind's callgrind, which executes the same programs in its own way, must count the
+//! `pugmark report` of programs whose calls are known: the instructions and time of functions with all that they
+//! called, and selected rows. Valgrind's callgrind, which executes the same programs in its own way, must count the
 //! same.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -94,7 +94,7 @@ impl Recorded {
         recorded
     }
 
-    /// A program that was compiled and is not recorded yet.
+    /// Compiles a program, without recording it.
     fn compiled(compiler: &str, name: &str, program: &str, flags: &[&str]) -> Self {
         let recorded = Self(Scratch::new().unwrap());
         fs::write(recorded.0.file(name), program).unwrap();
@@ -130,13 +130,13 @@ impl Recorded {
         self.command(env!("CARGO_BIN_EXE_pugmark"), arguments).output().unwrap()
     }
 
-    /// `pugmark report` with these options.
+    /// Runs `pugmark report` with these options.
     fn report(&self, options: &[&str]) -> Value {
         let json = self.text(&[&["report", "--json"], options, &["rec"]].concat());
         serde_json::from_str(&json).unwrap()
     }
 
-    /// What is asked of each instruction, in order.
+    /// Returns these fields of each instruction, in order.
     fn script(&self, fields: &str) -> Vec<String> {
         let text = self.text(&["script", "--insns", "-F", fields, "rec"]);
         text.lines().map(|line| line.trim().to_owned()).collect()
@@ -147,13 +147,13 @@ fn rows(report: &Value) -> &[Value] {
     report["rows"].as_array().unwrap()
 }
 
-/// A number of the row whose column `key` is `name`.
+/// Returns a number of the row whose column `key` is `name`.
 fn number(report: &Value, key: &str, name: &str, column: &str) -> u64 {
     let row = rows(report).iter().find(|row| row[key] == name);
     row.unwrap_or_else(|| panic!("{name}: {report}"))[column].as_u64().unwrap()
 }
 
-/// What callgrind counts of each function: `fib'2` is `fib` that `fib` has called. `None` if Valgrind is not installed.
+/// Returns callgrind's count of each function: `fib'2` is `fib` that `fib` has called. `None` without Valgrind.
 fn callgrind(recorded: &Recorded) -> Option<[BTreeMap<String, u64>; 2]> {
     let arguments = ["--tool=callgrind", "--callgrind-out-file=callgrind.out", "./program"];
     let output = recorded.command("valgrind", &arguments).output().ok()?;
@@ -184,12 +184,12 @@ fn each_function_has_the_instructions_that_callgrind_counts_alone_and_with_what_
         let ours = |column| number(&report, "function", name, column);
         let again = own.get(&format!("{name}'2")).copied().unwrap_or(0);
         assert_eq!(ours("instructions"), own[name] + again, "{name}: {own:?}");
-        // Of what calls itself the outermost one has all.
+        // The outermost call of a recursive function includes all inner ones.
         assert_eq!(ours("instructions_with_children"), whole[name], "{name}: {whole:?}");
     }
     // Both have counted all of them, and nothing else: 12 with `begin`, and `_start`.
     assert_eq!(rows(&report).len(), 13);
-    // All is in the outermost one.
+    // The outermost function includes all.
     assert_eq!(number(&report, "function", "_start", "instructions_with_children"), report["instructions"]);
     // Lines, too: `run` is on five, of which three call.
     let lines = recorded.report(&["--children", "--by", "line", "--function", "run"]);
@@ -216,7 +216,7 @@ fn what_a_function_called_ends_where_its_caller_goes_on_also_after_signals_and_l
     for name in ["sort", "guarded", "interrupted", "squares"] {
         assert_eq!(whole(name), between(name), "{name}");
     }
-    // What is around them has all of it.
+    // `main` is around them and includes all of them.
     let main = executed.iter().position(|found| found == "main").unwrap();
     let rest = executed[main..].iter().rposition(|found| found == "main").unwrap() + 1;
     assert_eq!(whole("main"), rest as u64);
@@ -238,7 +238,7 @@ fn what_a_function_called_ends_where_its_caller_goes_on_also_after_signals_and_l
     for calls in [&once, &handler, &inner].windows(2) {
         assert!(calls[0].iter().zip(calls[1]).all(|(caller, called)| caller < called), "{calls:?}");
     }
-    // A function that the compiler has put into another is called by that.
+    // An inlined function counts as called by the function that it is inlined into.
     let inlined = recorded.report(&["--children", "--by", "inlined"]);
     let own = |name| number(&inlined, "inlined", name, "instructions");
     let squares = number(&inlined, "inlined", "squares", "instructions_with_children");
@@ -312,7 +312,7 @@ fn one_file_or_function_is_shown_alone_and_percentages_stay_those_of_all() {
         / all["instructions"].as_f64().unwrap();
     assert!(text.contains(&format!("\n{percent:>7.2}  ")) && text.lines().count() == 4, "{text}");
     assert!(text.lines().nth(2).unwrap().ends_with(&format!(" instructions ({percent:.2} %)")), "{text}");
-    // A function that is nowhere but in others.
+    // A function that exists only inlined into others.
     let inlined = recorded.report(&["--by", "inlined", "--function", "square"]);
     let names: Vec<_> = rows(&inlined).iter().map(|row| &row["inlined"]).collect();
     assert_eq!(names, ["square (inlined)"]);

@@ -1,4 +1,4 @@
-//! What was executed: instructions and branches, each with how often.
+//! Executed instructions and branches, each with its count.
 
 use crate::pugmark::{
     known_blocks::{BlockChain, ExecutedBlocks, KnownBlocks, NoNotes},
@@ -19,10 +19,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// A branch: the address of the instruction, and where it went.
+/// A branch: the address of the instruction, and its target.
 pub(crate) type Edge = (u64, u64);
 
-/// What was executed, each with how often.
+/// Executed instructions and branches, each with its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Executed {
     /// Instructions, by address.
@@ -36,7 +36,7 @@ pub(crate) struct Executed {
 }
 
 impl Executed {
-    /// Follows a session, and returns what was executed in each lane.
+    /// Follows a session. Returns the executed instructions and branches of each lane.
     pub(crate) fn in_lanes(session: &Session<'_>, progress: &mut Progress) -> Vec<Self> {
         progress.begin("decoding", Size::Bytes(session.size()));
         let shown = RefCell::new(&mut *progress);
@@ -72,7 +72,7 @@ impl Executed {
         }
     }
 
-    /// Adds what another one has.
+    /// Adds the counts of another one.
     pub(crate) fn add(&mut self, other: Self) {
         for (ip, count) in other.insns {
             *self.insns.entry(ip).or_default() += count;
@@ -84,7 +84,7 @@ impl Executed {
         self.errors += other.errors;
     }
 
-    /// Returns what was executed by blocks that were counted.
+    /// Returns the instructions and branches of counted blocks.
     pub(in crate::pugmark) fn of(counted: ExecutedBlocks) -> Self {
         let ExecutedBlocks { insns: blocks, pairs, interrupted, errors } = counted;
         let mut executed = Self { errors, ..Self::default() };
@@ -114,7 +114,7 @@ impl Executed {
         executed
     }
 
-    /// Adds the way from an instruction to the next one, if it is a branch.
+    /// Adds the transition from an instruction to the next one, if it is a branch.
     fn add_edge(&mut self, (ip, insn): &(u64, Insn), to: u64, count: u64) {
         if insn.class.is_branch() {
             *self.edges.entry((*ip, to)).or_default() += count;
@@ -125,7 +125,7 @@ impl Executed {
     }
 }
 
-/// Counts blocks.
+/// A counter of blocks.
 struct BlockCounter<'p, 'a> {
     progress: &'p RefCell<&'p mut Progress>,
     known: KnownBlocks<'a, NoNotes>,
@@ -225,7 +225,7 @@ mod tests {
     const WAY: &[u8] = b"\x2d\x10\x10\x1e\x01";
 
     impl Executed {
-        /// Adds what is in a trace of this code.
+        /// Adds a trace of this code.
         fn add_trace(&mut self, trace: &[u8], code: &TracedCode) {
             let sections = code.sections();
             let session = Session::alone(trace, Image::new(&sections), Config::default());
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!((executed.errors, executed.insns[&0x1010]), (1, 3));
     }
 
-    /// What was executed, counted instruction by instruction.
+    /// Counts instruction by instruction.
     fn counted(trace: &[u8], code: &TracedCode) -> Executed {
         let sections = code.sections();
         let mut decoder = InsnDecoder::new(trace, Image::new(&sections));

@@ -1,4 +1,4 @@
-//! What `pugmark coverage` prints.
+//! Output formats of `pugmark coverage`.
 
 use super::{
     blocks::{BasicBlock, FileBlocks},
@@ -13,18 +13,18 @@ use std::{
     path::Path,
 };
 
-/// What was executed, and what it is compared with.
+/// A run, and the one that it is compared with.
 pub(super) struct Report<'a> {
     pub(super) executed: &'a Executed,
     pub(super) other: Option<&'a Executed>,
     pub(super) blocks: Option<&'a FileBlocks>,
-    /// The lines of the blocks' file, and how far it was moved.
+    /// The lines of the blocks' file, and its load bias.
     pub(super) source: Option<(&'a SourceLines, u64)>,
     /// The functions of all that was traced.
     pub(super) names: &'a [TracedSymbols],
 }
 
-/// How much of a function or section was executed.
+/// The blocks of a function or section, and those that were executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     blocks: usize,
@@ -34,7 +34,7 @@ struct Share {
 }
 
 impl Executed {
-    /// How often a block was entered.
+    /// Returns the number of times that a block was entered.
     fn count(&self, block: &BasicBlock) -> u64 {
         self.insns.get(&block.addresses.start).copied().unwrap_or_default()
     }
@@ -45,7 +45,7 @@ impl Report<'_> {
         self.blocks.into_iter().flat_map(|blocks| blocks.blocks.iter().map(move |block| (blocks, block)))
     }
 
-    /// How often a block was entered in both runs.
+    /// Returns the number of times that a block was entered in each run.
     fn counts(&self, block: &BasicBlock) -> (u64, u64) {
         (self.executed.count(block), self.other.map_or(0, |other| other.count(block)))
     }
@@ -63,7 +63,7 @@ impl Report<'_> {
         (all, pieces)
     }
 
-    /// Whether a line is printed, and what it begins with: all that was executed, or the difference.
+    /// Returns a line's first characters; `None` if it is not printed. With another run only differences are printed.
     pub(super) fn sign(&self, mine: bool, others: bool) -> Option<&'static str> {
         match (self.other, mine, others) {
             (None, ..) => Some(""),
@@ -73,7 +73,7 @@ impl Report<'_> {
         }
     }
 
-    /// A line for each function that was executed in part or whole, or whose executed parts differ between the runs.
+    /// Writes a line for each function that was executed, or whose executed blocks differ between the runs.
     pub(super) fn functions(&self, out: &mut dyn Write) -> io::Result<()> {
         let (all, pieces) = self.shares();
         let Some(blocks) = self.blocks else { return Ok(()) };
@@ -111,13 +111,13 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// Whether the runs have executed different blocks of a function.
+    /// Returns true if the runs have executed different blocks of a function.
     fn differs(&self, piece: &super::blocks::Piece) -> bool {
         let inside = self.all_blocks().filter(|(_, block)| piece.addresses.contains(&block.addresses.start));
         inside.map(|(_, block)| self.counts(block)).any(|(mine, other)| (mine > 0) != (other > 0))
     }
 
-    /// A line for each block: with its line of source, if it is known.
+    /// Writes a line for each block, with its line of source if that is known.
     pub(super) fn blocks(&self, out: &mut dyn Write) -> io::Result<()> {
         for (blocks, block) in self.all_blocks() {
             let (mine, other) = self.counts(block);
@@ -133,8 +133,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// A line for each branch: where it is, where it went, how often; and the functions of both places, if they are
-    /// known.
+    /// Writes a line for each branch: its address, its target and its count, and the functions of both places if known.
     pub(super) fn edges(&self, out: &mut dyn Write) -> io::Result<()> {
         let none = BTreeMap::new();
         let others = self.other.map_or(&none, |other| &other.edges);
@@ -160,18 +159,18 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// The line of source at an address of the blocks' file.
+    /// Returns the line of source at an address of the blocks' file.
     fn line(&self, ip: u64) -> Option<SourceLine> {
         let (source, moved) = self.source?;
         source.find(ip.wrapping_sub(moved)).first()?.line.clone()
     }
 
-    /// The function at an address, and how far the address is in it.
+    /// Returns the function at an address, and the offset of the address in it.
     fn place(&self, ip: u64) -> Option<String> {
         self.names.iter().find(|names| names.function(ip).is_some()).map(|names| names.place(ip))
     }
 
-    /// One JSON object.
+    /// Writes one JSON object.
     pub(super) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let (all, _) = self.shares();
         let run = |executed: &Executed| {
@@ -203,7 +202,7 @@ impl Report<'_> {
         writeln!(out, "{object}")
     }
 
-    /// A drcov file, version 2, with the blocks that were hit.
+    /// Writes a drcov file, version 2, with the blocks that were hit.
     ///
     /// Source: DynamoRIO, ext/drcovlib: a table of modules as text, then 8 bytes for each block: its offset in the
     /// module (4), its size (2), the module's number (2).
@@ -248,7 +247,7 @@ mod tests {
     /// At 1000 `first`: xor eax, eax; je 1005. Then hlt, and at 1005 `second`: nop; jmp 1000; call 1010; jmp rax.
     const CODE: &[u8] = &[0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8, 0xe8, 3, 0, 0, 0, 0xff, 0xe0];
 
-    /// `first` has one block, `second` has the blocks 1005, 1008 and 100d; the section at 3000 has ret and nop.
+    /// Returns one block of `first`, those of `second` at 1005, 1008 and 100d, and the section at 3000: ret and nop.
     fn file_blocks(moved: u64) -> FileBlocks {
         let symbols = [("first", 0x1000, 4, GLOBAL, 2), ("second", 0x1005, 10, GLOBAL, 2)];
         let pieces: &[(u64, u64, &[u8])] = &[(0x2000, 0x3000, &[0xc3, 0x90]), (0x1000, 0x1000, CODE)];
@@ -265,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A run that has entered three blocks, and one that has entered four.
+    /// Returns a run that has entered three blocks, and one that has entered four.
     fn runs() -> [Executed; 2] {
         let one = executed(
             &[(0x1000, 3), (0x1002, 3), (0x1005, 2), (0x1006, 2), (0x100d, 1)],
@@ -281,7 +280,7 @@ mod tests {
     }
 
     impl<'a> Report<'a> {
-        /// A run without another one to compare with.
+        /// Reports a run without another one to compare with.
         fn of(executed: &'a Executed) -> Self {
             Self { executed, other: None, blocks: None, source: None, names: &[] }
         }
@@ -289,7 +288,7 @@ mod tests {
 
     type Print = fn(&Report<'_>, &mut dyn Write) -> io::Result<()>;
 
-    /// What is printed for the first run alone, and for the comparison of both.
+    /// Prints the first run alone, and the comparison of both runs.
     fn printed(print: Print) -> [String; 2] {
         let ([one, other], blocks) = (runs(), file_blocks(0));
         [None, Some(&other)].map(|other| {

@@ -60,7 +60,7 @@ pub struct CoverageOptions {
     input: Input,
 }
 
-/// What is printed.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CoverageFormat {
     Functions,
@@ -169,7 +169,7 @@ impl CoverageOptions {
         Ok(())
     }
 
-    /// The file whose blocks are counted, if blocks are counted: the recorded program, unless another file is named.
+    /// Returns the file whose blocks are counted, if any: the recorded program, unless another file is named.
     fn file(&self) -> Result<Option<String>> {
         if self.of.is_some() {
             return Ok(self.of.clone());
@@ -252,7 +252,7 @@ struct CountedFile {
     path: PathBuf,
     bytes: Vec<u8>,
     moved: u64,
-    /// True if that is so in every process.
+    /// True if `moved` is the same in every process.
     is_fixed: bool,
     blocks: FileBlocks,
 }
@@ -278,7 +278,7 @@ impl CountedFile {
         Ok(Self { path: path.into(), bytes, moved, is_fixed: base.is_some(), blocks })
     }
 
-    /// The addresses of the file.
+    /// Returns the addresses of the file.
     fn place(&self) -> Range<u64> {
         use object::{Object, ObjectSegment};
         let Ok(file) = object::File::parse(&*self.bytes) else { return 0..0 };

@@ -1,4 +1,4 @@
-//! Whether two traces are of the same code: otherwise one address means two things, and comparing the traces is
+//! Checks that two traces are of the same code: otherwise one address means two things, and comparing the traces is
 //! meaningless.
 
 use super::{CountedFile, CoveredLane, blocks::Piece};
@@ -19,7 +19,7 @@ impl CodeOf<'_> {
         self.parts.iter().flat_map(|lane| lane.code.sections()).collect()
     }
 
-    /// Whether this is the program that was recorded.
+    /// Returns true if this is the program that was recorded.
     fn is_program(&self, of: &Path) -> bool {
         let exe = |lane: &CoveredLane| Some(Path::new(lane.traced.part.as_ref()?.exe.as_ref()?) == of);
         self.parts.iter().filter_map(exe).any(|same| same)
@@ -65,7 +65,7 @@ pub(super) fn check(of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Res
     Ok(())
 }
 
-/// The bytes at the addresses of a piece, if a single section has all of them.
+/// Returns the bytes at the addresses of a piece, if a single section has all of them.
 fn bytes_of<'a>(sections: &[Section<'a>], piece: &Piece) -> Option<&'a [u8]> {
     // A later section hides an earlier one.
     sections.iter().rev().find_map(|section| {

@@ -1,4 +1,4 @@
-//! `pugmark flamegraph`: how much each chain of calls took, as a picture or as folded stacks.
+//! `pugmark flamegraph`: the cost of each chain of calls, as a picture or as folded stacks.
 
 mod picture;
 mod tree;
@@ -22,8 +22,8 @@ use tree::FlameTree;
 /// example.
 const LOST: &str = "[lost]";
 const NOT_TRACED: &str = "[not traced]";
-/// The most functions in a chain. Of a longer one the outermost are left, and the innermost: a line for each of many
-/// thousand functions that call one another would be gigabytes.
+/// The most functions in a chain. A longer one keeps its outermost functions and the innermost one: a line for each of
+/// many thousand nested calls would be gigabytes.
 const MOST_IN_CHAIN: usize = 1024;
 
 /// The options of `pugmark flamegraph`.
@@ -37,7 +37,7 @@ pub struct FlameOptions {
     /// svg: a picture; folded: lines of functions, the outermost first, and a count
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Svg, hide_possible_values = true)]
     format: FlameFormat,
-    /// What is counted: instructions, or time
+    /// Count instructions, or time
     #[arg(long, value_enum, default_value_t = FlameMeasure::Instructions, hide_possible_values = true)]
     by: FlameMeasure,
     /// Write to this file instead of standard output
@@ -95,7 +95,7 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
 }
 
 impl FlameOptions {
-    /// Adds what was traced to the tree: each thread below its name, if there are several. Returns what is counted,
+    /// Adds a recording to the tree: each thread below its name, if there are several. Returns the unit of counts,
     /// and the number of errors.
     fn add(
         &self,
@@ -129,15 +129,15 @@ impl FlameOptions {
     }
 }
 
-/// Where a trace is in the tree.
+/// The position of a trace in the tree.
 struct FlameStack {
     /// The nodes from the trace's own to the innermost function's.
     nodes: Vec<usize>,
     /// The nodes below each node, by the addresses at which they were entered.
     entered: FxHashMap<(usize, u64), usize>,
-    /// How much came before; unknown before anything has happened.
+    /// The amount before; unknown before anything has happened.
     before: Option<u64>,
-    /// Whether the innermost node stands for what is lost.
+    /// True if the innermost node stands for a loss.
     is_lost: bool,
 }
 
@@ -170,7 +170,7 @@ impl FlameStack {
         }
     }
 
-    /// The node below which the next function is.
+    /// Returns the node below which the next function is added.
     fn caller(&self) -> usize {
         // The first node is the trace's own.
         self.nodes.get(MOST_IN_CHAIN - 1).copied().unwrap_or_else(|| self.innermost())
@@ -240,7 +240,7 @@ mod tests {
             .map(|line| (line.matches(';').count() + 1, line.rsplit(';').next().unwrap()))
             .collect();
         assert_eq!((chains.len(), chains.iter().map(|(length, _)| *length).max()), (1025, Some(1024)));
-        // The innermost ones have what they took themselves.
+        // The innermost functions have only their own costs.
         let innermost: Vec<&str> =
             chains.iter().filter(|(length, _)| *length == 1024).map(|(_, last)| *last).collect();
         let half = (20_000 - 1023) / 2;

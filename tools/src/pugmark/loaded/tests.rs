@@ -8,7 +8,7 @@ use crate::pugmark::{
 use crate::source::perf_data::builder::{Made, PerfFileBuilder, info, trace};
 use clap::Parser;
 
-/// Addresses, each with how often it was executed.
+/// Addresses, each with its count of executions.
 type Insns = Vec<(u64, u64)>;
 
 /// The options of a command.
@@ -54,7 +54,7 @@ impl Recorded {
         (input, traced)
     }
 
-    /// The process and the name of each lane, and its instructions with how often each was executed.
+    /// Returns the process and the name of each lane, and its instructions with their counts.
     fn lanes(&self) -> Vec<(i32, String, Insns)> {
         let (input, traced) = self.load();
         let mut progress = Progress::hidden();
@@ -97,7 +97,7 @@ fn tsc(value: u8) -> Vec<u8> {
     vec![0x19, value, 0, 0, 0, 0, 0, 0]
 }
 
-/// Tracing of a program begins: a PSB+ without an address.
+/// Returns the packets where tracing of a program begins: a PSB+ without an address.
 fn begins(time: u8) -> Vec<u8> {
     [&[0x02, 0x82].repeat(8)[..], &tsc(time), &[0x99, 1, 0x02, 0x23]].concat()
 }
@@ -112,8 +112,8 @@ fn times(addresses: &[u64], times: u64) -> Insns {
     addresses.iter().map(|ip| (*ip, times)).collect()
 }
 
-/// Two processes whose code is at the same address, one after the other on a processor; then the first one executes the
-/// program of the other.
+/// Returns the records of two processes with code at the same address, one after the other on a processor; then the
+/// first one executes the program of the other.
 fn two_processes() -> Vec<Vec<u8>> {
     let bytes = [begins(10), A.to_vec(), begins(20), B.to_vec(), begins(30), A.to_vec(), tsc(40), B.to_vec()];
     vec![
@@ -171,7 +171,7 @@ fn several_files_are_one_recording_and_each_says_what_was_so_when_it_began() {
     assert!(error.starts_with("/dev/null is no file of `perf record`"), "{error}");
 }
 
-/// Where the kernel's code is, and what it is at first: nop, nop, jmp rax.
+/// The address of the kernel's code, and that code at first: nop, nop, jmp rax.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const KERNEL_CODE: [u8; 4] = [0x90, 0x90, 0xff, 0xe0];
 /// TIP.PGE and TIP to there.
@@ -241,7 +241,7 @@ fn a_thread_that_moves_to_another_processor_is_one_lane() {
         ],
     );
     assert_eq!(recorded.lanes(), [(7, String::new(), times(&OF_A, 3))]);
-    // What is entered once is not entered again on another processor.
+    // A function that was entered on one processor is not entered again on another one.
     assert_eq!(recorded.walked()[0].0, 6);
 }
 
@@ -329,7 +329,7 @@ fn recordings_of_several_processes_have_the_instructions_that_perf_lists() {
     }
 }
 
-/// SHA-256 in hex digits, by the system's program.
+/// Computes SHA-256 in hex digits by the system's program.
 fn sha256(bytes: &[u8]) -> String {
     use std::io::Write;
     use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! `pugmark report`: how often the instructions of each function, line of source, object file or thread were executed,
-//! and what each took with all that it called.
+//! `pugmark report`: counts of executed instructions by function, line of source, object file or thread, and the cost
+//! of each with all that it called.
 
 mod callers;
 mod naming;
@@ -51,7 +51,7 @@ pub struct ReportOptions {
     /// Show time, too: ns, or ticks of the TSC; of `pugmark record` it is the model's
     #[arg(long)]
     time: bool,
-    /// What comes first: instructions, branches, calls, children, time, children-time
+    /// Sort by instructions, branches, calls, children, time or children-time
     #[arg(long, value_enum, hide_possible_values = true)]
     sort: Option<ReportOrder>,
     /// Only rows of this object file, such as a.out or libc.so.6
@@ -73,7 +73,7 @@ pub struct ReportOptions {
     input: Input,
 }
 
-/// What the rows are sorted by, the largest first.
+/// The column that rows are sorted by, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ReportOrder {
     Instructions,
@@ -84,7 +84,7 @@ enum ReportOrder {
     ChildrenTime,
 }
 
-/// What was counted in all traces.
+/// The counts of all traces.
 #[derive(Clone, Debug, Default)]
 struct ReportSums {
     rows: BTreeMap<Keys, Counts>,
@@ -104,7 +104,7 @@ fn percent(text: &str) -> Result<f64> {
     Ok(number)
 }
 
-/// How many percent of all a part is.
+/// Returns a part of all in percent.
 fn percent_of(part: u64, all: u64) -> f64 {
     part as f64 * 100.0 / (all as f64).max(1.0)
 }
@@ -153,7 +153,7 @@ impl ReportOptions {
         WantedRows { by: &self.by, object: self.object.as_deref(), function: self.function.as_deref() }
     }
 
-    /// The options that leave rows out, with their values.
+    /// Returns the options that leave rows out, with their values.
     fn wanted_words(&self) -> Vec<String> {
         let words = [("object", &self.object), ("function", &self.function)];
         words.iter().filter_map(|(name, value)| Some(format!("--{name} {}", value.as_ref()?))).collect()
@@ -168,7 +168,7 @@ impl ReportOptions {
         matches!(self.sort, Some(ReportOrder::Time | ReportOrder::ChildrenTime))
     }
 
-    /// The option that asks for time.
+    /// Returns the option that asks for time.
     const fn time_option(&self) -> &'static str {
         match self.sort {
             Some(ReportOrder::Time) => "--sort time",
@@ -185,7 +185,7 @@ impl ReportOptions {
         self.time || self.is_sorted_by_time()
     }
 
-    /// The rows of a trace.
+    /// Returns the rows of a trace.
     fn rows<'a>(
         &'a self,
         symbols: &'a TracedSymbols,
@@ -195,7 +195,7 @@ impl ReportOptions {
         TraceRows { wanted: self.wanted(), symbols, unnamed, thread }
     }
 
-    /// Counts what was executed in each thread.
+    /// Counts the instructions and branches of each thread.
     fn add(&self, traced: &Traced, counted: &mut ReportSums, progress: &mut Progress) -> Result<()> {
         let loaded = LoadedSession::load(&self.input, traced, progress)?;
         let sections = loaded.sections();
@@ -319,7 +319,7 @@ impl ReportOptions {
     }
 }
 
-/// The function with the most instructions, and how many others there are.
+/// Returns the function with the most instructions, and the number of others.
 fn most(functions: Option<&BTreeMap<String, u64>>) -> String {
     let functions = functions.into_iter().flatten();
     // Of equal ones the first.
@@ -332,7 +332,7 @@ fn most(functions: Option<&BTreeMap<String, u64>>) -> String {
 }
 
 impl ReportSums {
-    /// Adds what was executed in a trace.
+    /// Adds the instructions and branches of a trace.
     fn add(&mut self, executed: &Executed, rows: &TraceRows<'_>) {
         self.errors += executed.errors;
         for (ip, count) in &executed.insns {
@@ -373,7 +373,7 @@ impl ReportSums {
         }
     }
 
-    /// Adds what rows took in a trace. `unit` is the unit of time, if time is counted.
+    /// Adds the costs of rows in a trace. `unit` is the unit of time, if time is counted.
     fn add_sums(&mut self, sums: CallerSums<'_>, end: Time, unit: Option<Unit>) -> Result<()> {
         ensure!(
             self.unit.is_none() || self.unit == unit,

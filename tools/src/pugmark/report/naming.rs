@@ -1,4 +1,4 @@
-//! In which row of a report an address is counted.
+//! Rows of a report: the row in which each address is counted.
 
 use crate::pugmark::diff::is_of;
 use crate::symbols::{NamedPlace, SourcePlace, TracedSymbols};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// The name shown for code without a symbol.
 pub(super) const UNKNOWN: &str = "[unknown]";
 
-/// What is counted together.
+/// A column by which instructions are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Key {
     Thread,
@@ -18,7 +18,7 @@ pub(super) enum Key {
     Line,
 }
 
-/// All of them, in the order of the columns.
+/// All keys, in the order of the columns.
 pub(super) const KEYS: [(Key, &str); 5] = [
     (Key::Thread, "thread"),
     (Key::Object, "object"),
@@ -30,13 +30,13 @@ pub(super) const KEYS: [(Key, &str); 5] = [
 /// The column of functions.
 pub(super) const FUNCTION: &str = "function";
 
-/// What a row counts together, for each key that is wanted.
+/// A row's value of each key that is wanted.
 pub(super) type Keys = [Option<String>; KEYS.len()];
 
-/// Which rows there are.
+/// The rows that are wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WantedRows<'a> {
-    /// What is counted together.
+    /// The keys by which instructions are grouped.
     pub(super) by: &'a [Key],
     /// If set, only this object file is shown.
     pub(super) object: Option<&'a str>,
@@ -44,7 +44,7 @@ pub(super) struct WantedRows<'a> {
     pub(super) function: Option<&'a str>,
 }
 
-/// Where functions without a name begin, as far as calls say it.
+/// The begins of functions without a name, as far as calls tell them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct UnnamedFunctions(BTreeSet<u64>);
 
@@ -76,7 +76,7 @@ pub(super) struct TraceRows<'a> {
     pub(super) symbols: &'a TracedSymbols,
     /// The functions without a name.
     pub(super) unnamed: &'a UnnamedFunctions,
-    /// How the trace is named.
+    /// The name of the trace.
     pub(super) thread: &'a str,
 }
 
@@ -85,24 +85,25 @@ impl WantedRows<'_> {
         self.by.contains(&key)
     }
 
-    /// Whether a line's function is to be shown beside it, because no column says it.
+    /// Returns true if a line's function is to be shown beside the line, because no column has it.
     pub(super) fn names_functions_of_lines(&self) -> bool {
         self.is_by(Key::Line) && !self.is_by(Key::Function) && !self.is_by(Key::Inlined)
     }
 
-    /// Whether some rows are left out.
+    /// Returns true if some rows are left out.
     pub(super) const fn are_some(&self) -> bool {
         self.object.is_some() || self.function.is_some()
     }
 }
 
 impl TraceRows<'_> {
-    /// The row of the instruction at an address; `None` if it is not wanted.
+    /// Returns the row of the instruction at an address; `None` if it is not wanted.
     pub(super) fn own(&self, ip: u64) -> Option<Keys> {
         self.row(ip, &self.symbols.find(ip), 0)
     }
 
-    /// The rows of the functions that the instruction's function was inlined into, if rows are by inlined functions.
+    /// Returns the rows of the functions that the instruction's function was inlined into, if rows are by inlined
+    /// functions.
     pub(super) fn outer(&self, ip: u64) -> Vec<Keys> {
         if !self.wanted.is_by(Key::Inlined) {
             return vec![];
@@ -111,7 +112,7 @@ impl TraceRows<'_> {
         (1..self.symbols.source(ip).len()).filter_map(|level| self.row(ip, &place, level)).collect()
     }
 
-    /// The row of what is no instruction, but has this name; `None` if it is not wanted.
+    /// Returns the row of this name, which is not of an instruction; `None` if it is not wanted.
     pub(super) fn nobodys(&self, name: &str) -> Option<Keys> {
         let WantedRows { object, function, .. } = self.wanted;
         [object, function]
@@ -121,14 +122,14 @@ impl TraceRows<'_> {
             .then(|| self.keys(|key| if key == Key::Thread { self.thread.into() } else { name.into() }))
     }
 
-    /// The function beside the line of an address: that of the source, or of the file's symbols.
+    /// Returns the function beside the line of an address: that of the source, or of the file's symbols.
     pub(super) fn function_of_line(&self, ip: u64) -> String {
         let source = self.symbols.source(ip).first().and_then(|place| place.function.clone());
         source.unwrap_or_else(|| self.function(ip, &self.symbols.find(ip)))
     }
 
-    /// Returns the function's name. One without a name has its address, or is unknown in its object file if nothing has called
-    /// it.
+    /// Returns the function's name. One without a name is named by its address, or is unknown in its object file if
+    /// nothing has called it.
     fn function(&self, ip: u64, place: &NamedPlace<'_>) -> String {
         match (place.function, self.unnamed.begin(ip, self.symbols), place.object) {
             (Some((name, _)), ..) => name.to_owned(),
@@ -171,12 +172,12 @@ impl TraceRows<'_> {
     }
 }
 
-/// The name of a function of the source; 0 is the innermost one.
+/// Returns the name of a function of the source; 0 is the innermost one.
 fn name(source: &[SourcePlace], level: usize) -> Option<&str> {
     source.get(level)?.function.as_deref()
 }
 
-/// The name, and whether the function was inlined into another one.
+/// Returns the name, marked if the function was inlined into another one.
 fn inlined(source: &[SourcePlace], level: usize) -> Option<String> {
     let name = name(source, level)?;
     Some(if source.len() > level + 1 { format!("{name} (inlined)") } else { name.into() })

@@ -13,7 +13,7 @@ fn options(words: &str) -> ReportOptions {
     }
 }
 
-/// `a` is at 1000, `b` at 1020, both in `/x`; of 5000 nothing is known. The instruction at 1004 is a call.
+/// Counts with `a` at 1000, `b` at 1020, both in `/x`, and unknown code at 5000. The instruction at 1004 is a call.
 fn counted(words: &str) -> ReportSums {
     let symbols =
         TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[("/x", 0x1000, 0x2000)]);
@@ -97,7 +97,7 @@ fn functions_without_a_name_have_the_address_that_was_called() {
             |(keys, counts): (Keys, Counts)| (keys[2].clone().unwrap(), counts.instructions, counts.calls);
         counted.rows.into_iter().map(row).collect::<Vec<_>>()
     };
-    // Nobody has called what is before the first entry, after a function with a name, or nowhere.
+    // No call leads to code before the first entry, after a function with a name, or outside of all files.
     let expected =
         [("0x1020", 12, 3), ("[unknown]", 32, 0), ("[unknown] in x.so", 18, 0), ("a", 1, 0), ("b", 0, 9)];
     assert_eq!(rows("--by function"), expected.map(|(name, insns, calls)| (name.to_owned(), insns, calls)));
@@ -113,7 +113,7 @@ fn rows_that_are_not_wanted_are_left_out_and_count_in_all() {
         ("--object x", &[("a", a), ("b", b)]),
         ("--object /x --function b", &[("b", b)]),
         ("--object [unknown]", &[("[unknown]", unknown)]),
-        // Neither a part of a name nor what is in another file.
+        // Neither a part of a name nor a function of another file matches.
         ("--function [a]", &[]),
         ("--object y --function a", &[]),
         ("--object [unknown] --function a", &[]),
@@ -191,7 +191,7 @@ fn the_largest_comes_first_and_the_smallest_may_be_left_out() {
     ] {
         let report = options(words).report(table());
         assert_eq!(names(&report), expected, "{words}");
-        // What is left out still counts.
+        // Rows that are left out still count.
         assert_eq!((report.instructions, report.branches, report.errors), (100, 9, 4));
     }
     let nothing =
@@ -254,7 +254,7 @@ fn a_line_belongs_to_the_function_that_executed_most_of_it() {
     assert_eq!(of(&[("f", 1), ("g", 3), ("h", 2)]), "g and 2 more");
     assert_eq!(of(&[("f", 3), ("g", 3)]), "f and 1 more");
     assert_eq!((of(&[]), most(None)), (UNKNOWN.into(), UNKNOWN.into()));
-    // It is said unless a column does it.
+    // The function is shown beside the line unless a column has it.
     for (by, beside) in [
         ("line", true),
         ("object,line", true),

@@ -63,7 +63,7 @@ pub struct ScriptOptions {
     input: Input,
 }
 
-/// What a line is for.
+/// The kind of lines.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
 struct ScriptKind {
@@ -88,7 +88,7 @@ struct ScriptFields {
     fields: Vec<ScriptField>,
 }
 
-/// From when to when: seconds and billionths, or a number of ticks or instructions.
+/// A range of time: seconds and billionths, or a number of ticks or instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TimeRange {
     from: Option<(u64, u64)>,
@@ -176,7 +176,7 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
 }
 
 impl ScriptOptions {
-    /// The columns, in any order.
+    /// Returns the columns, in any order.
     fn columns(&self, unit: Unit) -> Vec<ScriptField> {
         use ScriptField::{Addr, Callindent, Dso, Ip, Sym, Symoff, Time};
         let usual = match self.what {
@@ -194,7 +194,7 @@ impl ScriptOptions {
         }
     }
 
-    /// Writes the lines of a session. Returns whether there were instructions, and the number of errors.
+    /// Writes the lines of a session. Returns true if there were instructions, and the number of errors.
     fn script(&self, traced: &Traced, out: &mut dyn Write, progress: &mut Progress) -> Result<(bool, usize)> {
         let loaded = LoadedSession::load(&self.input, traced, progress)?;
         self.has_thread(&loaded)?;
@@ -267,7 +267,7 @@ impl ScriptOptions {
         self.time.is_some() || fields.iter().any(timed)
     }
 
-    /// What is known of an address, as far as it is needed.
+    /// Names the place of an address, if names are needed.
     fn place<'a>(&self, columns: &ScriptColumns<'a>, ip: u64) -> NamedPlace<'a> {
         match self.needs_symbols(columns.fields) {
             true => columns.symbols.find(ip),
@@ -275,7 +275,7 @@ impl ScriptOptions {
         }
     }
 
-    /// Whether what is at an address is to be shown.
+    /// Returns true if the instruction at an address is to be shown.
     fn is_wanted(&self, ip: u64, place: &NamedPlace<'_>) -> bool {
         let named = |name: &String| place.function.is_some_and(|(known, _)| known == name);
         self.addresses.as_ref().is_none_or(|range| range.contains(&ip))
@@ -287,16 +287,16 @@ impl ScriptOptions {
     }
 }
 
-/// Writes what was executed as lines.
+/// A sink that writes executed instructions and transfers as lines.
 struct ScriptLines<'a> {
     options: &'a ScriptOptions,
-    /// The columns of all lanes, and of the one that is followed now.
+    /// The columns of all lanes, and of the present one.
     lanes: &'a [ScriptColumns<'a>],
     images: Rc<[Image<'a>]>,
     columns: ScriptColumns<'a>,
     lane: usize,
     out: &'a mut dyn Write,
-    /// Why a line could not be written.
+    /// The reason why a line could not be written.
     failed: Option<io::Error>,
     executed: bool,
     /// The number of errors in the traces.
@@ -307,11 +307,11 @@ struct ScriptLines<'a> {
 
 /// Lines that were written before, each with the number of its lane and code.
 struct KnownLines {
-    /// That number of what is followed now.
+    /// The number of the present lane and code.
     code: usize,
     /// All lines of instructions that follow one another.
     insns: KnownText<(usize, Straight)>,
-    /// What follows the time in the line of an instruction, and of a transfer.
+    /// The text after the time in the line of an instruction, and of a transfer.
     places: KnownText<(usize, u64)>,
     transfers: KnownText<(usize, Transfer)>,
     /// The first part of the last line.
@@ -354,7 +354,7 @@ impl<'a> ScriptLines<'a> {
         self.known.code = slice.lane * self.images.len() + slice.image;
     }
 
-    /// Returns whether the thread that is followed now is wanted.
+    /// Returns true if the present thread is wanted.
     fn is_thread_wanted(&self) -> bool {
         self.options.tid.is_none() || self.options.tid == self.columns.part.and_then(|part| part.tid)
     }
@@ -391,7 +391,7 @@ impl<'a> ScriptLines<'a> {
     }
 }
 
-/// Writes the calls of a lane.
+/// A writer of the calls of a lane.
 struct CallLines<'l, 'm, 'a> {
     lines: &'l RefCell<&'m mut ScriptLines<'a>>,
     lane: usize,

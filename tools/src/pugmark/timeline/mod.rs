@@ -60,17 +60,17 @@ struct Track {
     marks: Vec<TrackMark>,
 }
 
-/// Something is missing.
+/// A gap: a part of the trace is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TrackLoss {
     from: u64,
     to: u64,
     why: String,
-    /// How many functions of the track were entered before.
+    /// The number of functions of the track entered before.
     order: usize,
 }
 
-/// Something to note.
+/// A mark, such as a change of frequency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TrackMark {
     at: u64,
@@ -94,17 +94,17 @@ struct Slice {
     from: u64,
     to: u64,
     depth: usize,
-    /// How many functions of the track were entered before.
+    /// The number of functions of the track entered before.
     order: usize,
     /// The number of its name.
     name: usize,
     /// The number of the place of its call, if that is known.
     call: Option<usize>,
-    /// How many instructions were executed in it and in what it called.
+    /// The number of instructions executed in it and in what it called.
     insns: u64,
 }
 
-/// What is drawn.
+/// The content of the chart.
 #[derive(Clone, Debug)]
 struct Drawing {
     unit: Unit,
@@ -158,7 +158,7 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     Ok(status_of(errors))
 }
 
-/// A function of a track begins or ends, or something is missing.
+/// A change in a track: the begin or end of a function, or a loss.
 enum Change<'a> {
     Begin(&'a Slice),
     End(&'a Slice),
@@ -166,12 +166,12 @@ enum Change<'a> {
 }
 
 impl Track {
-    /// The time of the first thing in it.
+    /// Returns the begin of the first function.
     fn begin(&self) -> Option<u64> {
         self.slices.iter().map(|slice| slice.from).min()
     }
 
-    /// All changes in order, each function inside the one that called it.
+    /// Lists all changes in order, each function inside the one that called it.
     fn changes(&self) -> Vec<Change<'_>> {
         let mut slices: Vec<&Slice> = self.slices.iter().collect();
         slices.sort_by_key(|slice| slice.order);
@@ -195,7 +195,7 @@ impl Track {
     }
 }
 
-/// Gives each name or place a number.
+/// Numbers of names or places.
 struct Numbers<'a, T> {
     numbers: &'a mut HashMap<T, usize>,
     all: &'a mut Vec<T>,
@@ -211,7 +211,8 @@ impl<T: Clone + Eq + Hash> Numbers<'_, T> {
 }
 
 impl TimelineOptions {
-    /// The tracks of all threads in which anything was executed or lost, the unit of time, and the number of errors.
+    /// Returns the tracks of all threads in which anything was executed or lost, the unit of time, and the number of
+    /// errors.
     fn tracks(
         &self,
         traced: &Traced,
@@ -254,19 +255,19 @@ impl TimelineOptions {
     }
 }
 
-/// Turns what happens into slices.
+/// A visitor that turns calls and returns into slices.
 #[derive(Default)]
 struct Drawer {
     track: Track,
     /// The functions that have not been left: their slices; `None` where no more are drawn.
     open: Vec<Option<(Slice, u64)>>,
-    /// When something was lost, why, and how many functions were entered before.
+    /// The time of a loss, its reason, and the number of functions entered before.
     loss: Option<(u64, String, usize)>,
     entered: usize,
 }
 
 impl Drawer {
-    /// Adds what happens. `name` gives the numbers of a function's name and of the place of its call.
+    /// Adds an event. `name` gives the numbers of a function's name and of the place of its call.
     fn add(
         &mut self,
         time: Time,
@@ -304,7 +305,7 @@ impl Drawer {
         self.track.marks.push(TrackMark { at: time.at, row, text });
     }
 
-    /// Tracing goes on after a loss, or the trace has ended.
+    /// Ends a loss, where tracing goes on or the trace ends.
     fn lost_until(&mut self, time: Time) {
         if let Some((from, why, order)) = self.loss.take() {
             self.track.losses.push(TrackLoss { from, to: time.at, why, order });

@@ -31,7 +31,7 @@ pub(super) struct WalkedFunctions<'n> {
 }
 
 impl<'n> WalkedFunctions<'n> {
-    /// How many answers of each kind are remembered.
+    /// Cached answers of each kind.
     const LATE: usize = 1 << 12;
 
     pub(super) fn named(names: &'n TracedSymbols) -> Self {
@@ -44,7 +44,7 @@ impl<'n> WalkedFunctions<'n> {
         }
     }
 
-    /// Where the function at `ip` begins.
+    /// Returns where the function at `ip` begins.
     pub(super) fn begin(&mut self, ip: u64) -> Option<u64> {
         let names = self.names?;
         let late = &mut self.late[Self::place(ip)];
@@ -54,7 +54,7 @@ impl<'n> WalkedFunctions<'n> {
         late.1
     }
 
-    /// Returns whether two addresses are in different functions. All code without a name is one.
+    /// Returns true if two addresses are in different functions. All code without a name is one.
     pub(super) fn are_apart(&mut self, from: u64, to: u64) -> bool {
         if self.names.is_none() {
             return false;
@@ -67,7 +67,7 @@ impl<'n> WalkedFunctions<'n> {
         self.late_pairs[place].2
     }
 
-    /// Returns whether the function at `ip` is known to continue on another stack.
+    /// Returns true if the function at `ip` is known to continue on another stack.
     pub(super) fn switches_stacks(&self, ip: u64) -> bool {
         let function = self.names.and_then(|names| names.function(ip));
         function.is_some_and(|(name, _)| SWITCHERS.contains(&name))
@@ -86,14 +86,14 @@ mod tests {
     fn two_addresses_are_apart_if_their_functions_are_different() {
         let names = TracedSymbols::known(&[("a", 0x100, 0x200), ("b", 0x200, 0x300)], &[]);
         let mut functions = WalkedFunctions::named(&names);
-        // Twice: the second answer is remembered.
+        // Twice: the second answer is cached.
         for _ in 0..2 {
             for (from, to, expected) in [
                 (0x110, 0x200, true),
                 (0x110, 0x250, true),
                 (0x110, 0x100, false),
                 (0x110, 0x180, false),
-                // Code without a name is none of them, and is one.
+                // Code without a name belongs to neither, and counts as one function.
                 (0x110, 0x300, true),
                 (0x900, 0x100, true),
                 (0x900, 0x910, false),
@@ -102,7 +102,7 @@ mod tests {
             }
         }
         assert!(!WalkedFunctions::default().are_apart(0x110, 0x200), "no names");
-        // More pairs of one address than answers are remembered, and each has an answer of its own.
+        // More pairs with one address than the cache holds; each still gets its own answer.
         let names = TracedSymbols::known(&[("a", 0x10_0000, 0x20_0000), ("b", 0x20_0000, 0x30_0000)], &[]);
         let mut functions = WalkedFunctions::named(&names);
         for to in (0x10_0000..0x30_0000).step_by(16) {

@@ -1,4 +1,4 @@
-//! The calls of a trace: which function is entered and left when, and what else happens.
+//! The calls of a trace: functions that are entered and left, each with its time, and other events.
 
 mod blocks;
 mod functions;
@@ -26,7 +26,7 @@ use stacks::CallStacks;
 use steps::{StepBefore, WalkStep};
 pub(super) use times::TraceTimes;
 
-/// What happens.
+/// Something that happens in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
     /// A function is entered, by the call at `from`; `None` for the one in which the trace begins or goes on, and for
@@ -35,11 +35,11 @@ pub(super) enum Happening {
         /// The call, or the instruction that was interrupted or made a system call: a signal's handler is entered from
         /// there.
         from: Option<u64>,
-        /// Where it went.
+        /// The address at which the function is entered.
         to: u64,
     },
-    /// A function that was entered before, from there, is on the stack again: another stack is continued, or what has
-    /// left it was undone.
+    /// A function that was entered before, from there, is on the stack again: after a stack switch, or because the
+    /// step that left it was undone.
     Again { from: Option<u64>, to: u64 },
     /// The innermost function is left.
     Leave,
@@ -53,17 +53,17 @@ pub(super) enum Happening {
     /// A part of the trace is missing or cannot be decoded, up to the next [`Enter`](Self::Enter). All functions have
     /// been left.
     Loss(String),
-    /// Something to note.
+    /// A mark of this kind, with its text.
     Mark(MarkKind, String),
     /// The trace ends at the instruction at this address, if one was executed. It was not executed itself if tracing
     /// stopped before it, as at a fault. All functions that have not been left are left after this.
     End(Option<u64>),
 }
 
-/// What a mark notes.
+/// The kind of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarkKind {
-    /// What the program has written by PTWRITE.
+    /// A value that the program has written by PTWRITE.
     Written,
     /// The processor sleeps, or wakes up.
     Power,
@@ -71,47 +71,46 @@ pub(super) enum MarkKind {
     Frequency,
 }
 
-/// When something happens.
+/// The time of something that happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time {
     /// Nanoseconds, or ticks of the TSC if its frequency is not known, or instructions without TSC packets.
     pub(super) at: u64,
-    /// How many instructions came before.
+    /// The number of instructions before.
     pub(super) insns: u64,
 }
 
 impl Time {
-    /// What has passed since then.
+    /// Returns the time and instructions since `before`.
     pub(super) const fn since(self, before: Self) -> Self {
         Self { at: self.at.saturating_sub(before.at), insns: self.insns.saturating_sub(before.insns) }
     }
 
-    /// Adds what has passed.
+    /// Adds time and instructions that have passed.
     pub(super) const fn add(&mut self, passed: Self) {
         self.at += passed.at;
         self.insns += passed.insns;
     }
 }
 
-/// Who is told what happens in a trace.
+/// A consumer of what happens in a trace.
 pub(super) trait Visitor {
     /// Called when something happens.
     fn happens(&mut self, time: Time, what: Happening);
 
-    /// The instruction at `ip` comes next. Returns whether [`at`](Self::at) is to be called, with its time.
+    /// Called before the instruction at `ip`. Returns true if [`at`](Self::at) is to be called with its time.
     fn comes_to(&mut self, ip: u64) -> bool {
         let _ = ip;
         false
     }
 
-    /// Whether [`comes_to`](Self::comes_to) may say yes at `ip`, after the instruction at `before`, if nothing else has
-    /// happened since.
+    /// Returns true if [`comes_to`](Self::comes_to) may return true at `ip` directly after the instruction at `before`.
     fn tells_apart(&mut self, before: u64, ip: u64) -> bool {
         let _ = (before, ip);
         false
     }
 
-    /// The instruction at `ip` is executed, after all that has happened before it.
+    /// Called when the instruction at `ip` is executed, after everything that happens before it.
     fn at(&mut self, time: Time, ip: u64) {
         let _ = (time, ip);
     }
@@ -123,7 +122,7 @@ impl<F: FnMut(Time, Happening) + ?Sized> Visitor for F {
     }
 }
 
-/// What [`Time::at`] counts.
+/// The unit of [`Time::at`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Nanoseconds,
@@ -132,7 +131,7 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// Its name, after a number.
+    /// Returns its name, as it follows a number.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Nanoseconds => "ns",
@@ -147,7 +146,7 @@ impl Unit {
 pub(super) struct TraceClock {
     pub(super) unit: Unit,
     frequency: Option<TscFrequency>,
-    /// Linux' own clock, if it is known how that follows from the TSC.
+    /// Linux' own clock, if its relation to the TSC is known.
     perf: Option<PerfClock>,
 }
 
@@ -176,7 +175,7 @@ impl TraceClock {
         Self { unit, frequency, perf: None }
     }
 
-    /// The same, in the clock of perf if that is known.
+    /// Converts it to the clock of perf if that is known.
     pub(super) const fn in_clock_of_perf(self, perf: Option<PerfClock>) -> Self {
         match (self.unit, perf) {
             (Unit::Ticks | Unit::Nanoseconds, Some(_)) => Self { unit: Unit::Nanoseconds, perf, ..self },
@@ -184,13 +183,13 @@ impl TraceClock {
         }
     }
 
-    /// Returns whether the trace says when something happened.
+    /// Returns true if the trace has timestamps.
     pub(super) fn is_timed(&self) -> bool {
         self.unit != Unit::Instructions
     }
 
-    /// The time of what lies in a part of the trace: its time, which is the instruction's number without TSC packets,
-    /// and the TSC. `None` if the trace says nothing of it.
+    /// Returns the time of a part of the trace, which is the instruction's number without TSC packets, and the TSC.
+    /// `None` if the trace has no time for it.
     pub(super) fn time(
         &self,
         timeline: &mut Timeline<'_>,
@@ -212,7 +211,7 @@ impl TraceClock {
     }
 }
 
-/// The TSC's frequency: as CPUID says, or its ratio to a bus clock of 100 MHz.
+/// Returns the TSC's frequency: as CPUID says, or by its ratio to a bus clock of 100 MHz.
 ///
 /// Source: SDM vol. 4, "MSR_PLATFORM_INFO": the ratio times 100 MHz is the frequency of the invariant TSC.
 fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
@@ -220,7 +219,7 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
     TscFrequency::enumerated(clocks).or_else(ratio)
 }
 
-/// Whom a lane of a session is walked through for.
+/// A lane of a session that is walked, with its visitor.
 pub(super) struct WalkedLane<'v, V: ?Sized> {
     pub(super) names: &'v TracedSymbols,
     pub(super) visitor: &'v mut V,
@@ -262,7 +261,7 @@ pub(super) fn walk_lanes<V: Visitor + ?Sized>(
     walked.into_iter().map(end).collect()
 }
 
-/// What is known while the trace is walked through.
+/// The state of a walk through a trace.
 struct State<'v, V: ?Sized> {
     /// The functions that have not been left.
     stacks: CallStacks<'v>,
@@ -271,9 +270,9 @@ struct State<'v, V: ?Sized> {
     time: Time,
     /// The last instruction, or the one before which tracing stopped.
     at: Option<u64>,
-    /// Whether nothing is traced now.
+    /// True while nothing is traced.
     off: bool,
-    /// Whether the next instruction is the first one, or the first one after a loss.
+    /// True if the next instruction is the first one, or the first one after a loss.
     begins: bool,
     /// True if the next event aborts a transaction.
     aborts: bool,
@@ -315,14 +314,14 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         change(stacks, &mut |what| visitor.happens(*time, what));
     }
 
-    /// Decoding goes on; if it had stopped at an error, something in between is missing.
+    /// Resumes decoding; reports a loss if it had stopped at an error.
     fn goes_on_decoding(&mut self) {
         if std::mem::take(&mut self.damaged) {
             self.lose("the trace is damaged, or its code is not known");
         }
     }
 
-    /// An instruction is executed. `when` finds its time by its number.
+    /// Handles an executed instruction. `when` finds its time by its number.
     #[inline]
     fn comes_to(&mut self, insn: &ExecutedInsn, when: impl FnOnce(u64) -> Option<u64>) {
         let step = self.before.step(insn.ip, &mut self.stacks.functions);
@@ -336,7 +335,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.executed(insn);
     }
 
-    /// A step leads to an instruction, and nothing else has happened since the one before.
+    /// Takes a step to the next instruction, with nothing else between the two.
     #[inline]
     fn steps(&mut self, step: WalkStep, when: impl FnOnce(u64) -> Option<u64>) {
         self.set_time(when(self.time.insns));
@@ -358,7 +357,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.time.insns += 1;
     }
 
-    /// Comes past an event. `when` finds its time by the number of instructions before it.
+    /// Handles an event. `when` finds its time by the number of instructions before it.
     fn passes(&mut self, event: &Event, when: impl FnOnce(u64) -> Option<u64>) {
         if !event.status {
             self.set_time(when(self.time.insns));
@@ -373,7 +372,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         (self.before, self.begins, self.aborts) = (StepBefore::Nothing, true, false);
     }
 
-    /// Tracing goes on, if it was off. Returns whether it was.
+    /// Turns tracing on. Returns true if it was off.
     fn on(&mut self) -> bool {
         let was_off = std::mem::take(&mut self.off);
         if was_off {
@@ -382,8 +381,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         was_off
     }
 
-    /// Tracing is off. What is not traced goes back to the instruction that was interrupted, to the one after a call or
-    /// a system call, or makes that again. Where it goes after other instructions is not known.
+    /// Turns tracing off. Untraced code continues at the interrupted instruction, or at or after a call or system call;
+    /// where it continues after other instructions is not known.
     fn off(&mut self, interrupted: Option<u64>) {
         self.off = true;
         let left_at = match (interrupted, std::mem::take(&mut self.before)) {
@@ -401,7 +400,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.say(Happening::Off);
     }
 
-    /// An instruction that is not just the next one.
+    /// Handles an instruction that does not just follow the one before.
     fn insn(&mut self, ip: u64, step: Option<WalkStep>) {
         let was_off = self.on();
         if std::mem::take(&mut self.begins) {
@@ -414,7 +413,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         }
     }
 
-    /// The last instruction has led to the one at `ip`, though that was not executed.
+    /// Takes the step from the last instruction to the one at `ip`, though that was not executed.
     fn arrives(&mut self, ip: u64) {
         let before = std::mem::take(&mut self.before);
         if let Some(step) = before.step(ip, &mut self.stacks.functions) {
@@ -422,7 +421,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         }
     }
 
-    /// Execution is interrupted before the instruction at `from`, or a transaction is aborted there.
+    /// Notes an interrupt before the instruction at `from`, or the abort of a transaction there.
     fn interrupted(&mut self, from: u64) {
         // An instruction such as INT n is reported as an interrupt too: together they are one step.
         if matches!(self.before, StepBefore::Insn(ExecutedInsn { class: Class::FarCall, .. })) {

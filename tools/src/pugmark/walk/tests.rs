@@ -1,13 +1,13 @@
 use super::{steps::StepWay, *};
 use pugmark_decoder_core::mode::ExecMode;
 
-/// A step of an instruction of five bytes.
+/// Returns a step of an instruction of five bytes.
 const fn step(way: StepWay, from: u64, to: u64) -> WalkStep {
     let next = if matches!(way, StepWay::Interrupt) { from } else { from + 5 };
     WalkStep { way, from, next, to }
 }
 
-/// A state at its begin, without the names of functions.
+/// Returns a state at its begin, without the names of functions.
 fn state<V: Visitor>(visitor: &mut V) -> State<'_, V> {
     State::new(CallStacks::new(WalkedFunctions::default()), visitor)
 }
@@ -62,7 +62,7 @@ fn events_turn_tracing_off_and_are_marks() {
     }
 }
 
-/// What a state says of these instructions, events and returns, in short, after it was entered at 10.
+/// Lists what a state reports of these instructions, events and returns, after a function was entered at 0x10.
 fn said_of(pieces: &[WalkPiece]) -> String {
     let mut said = vec![];
     let mut visit = |_, what: Happening| {
@@ -88,8 +88,8 @@ fn said_of(pieces: &[WalkPiece]) -> String {
     said[1..].join(", ")
 }
 
-/// What happens in a trace: an instruction, which comes after what was not traced if there was an event before it, a
-/// call or a return, and an event.
+/// A piece of a trace: an instruction (the first one after untraced code if an event precedes it), a call or return,
+/// or an event.
 #[derive(Clone, Copy)]
 enum WalkPiece {
     Insn(u64, Class),
@@ -112,17 +112,17 @@ fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
         [plain(0x700), call(0x702, 0x800), ret(0x802, 0x707), ret(0x709, 0x900), syscall(0x900), off];
     let entered = "Off, On, 20 enters 700, 702 enters 800, Leave, Leave, 900, Off, On, Leave";
     for (before, after, expected) in [
-        // At a system call: it goes on after it, or makes it again.
+        // At a system call: the program continues after it, or repeats it.
         (&[syscall(0x20), off][..], 0x22, entered),
         (&[syscall(0x20), off], 0x20, entered),
-        // At any instruction, before it was executed.
+        // Before any instruction.
         (&[plain(0x1e), interrupt(0x20)], 0x20, entered),
     ] {
         let pieces = [before, &handler, &[plain(after)]].concat();
         assert_eq!(said_of(&pieces), expected, "{after:x}");
     }
     for (pieces, expected) in [
-        // What is called meanwhile is left, too, if the handler never returns from it.
+        // Functions that the handler called are left, too, if it never returns from them.
         (
             &[syscall(0x20), off, plain(0x700), call(0x702, 0x800), syscall(0x810), off, plain(0x22)][..],
             "Off, On, 20 enters 700, 702 enters 800, Off, On, Leave, Leave",
@@ -150,8 +150,8 @@ fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
         (&[syscall(0x20), off, plain(0x22), syscall(0x24), off, plain(0x26)], "Off, On, Off, On"),
         (&[Insn(0x20, Class::NearCall), off, plain(0x22)], "Off, On"),
         (&[Insn(0x20, Class::IndirectCall), off, plain(0x700)], "Off, On, 20 enters 700"),
-        // Linux stops tracing in a function in which it starts it later, on another way there: that returns elsewhere,
-        // and what was called before must not be left by that.
+        // Linux stops tracing in a function and starts it again in the same one, called from elsewhere. The return from
+        // there must not leave the functions that were called before.
         (
             &[
                 call(0x30, 0x100),

@@ -5,7 +5,7 @@ use super::*;
 use crate::source::TextPoke;
 
 const MADE: Made = Made { time: 5, cpu: 3, task: (7, 8) };
-/// A PSB+ with a time, and something after it.
+/// Returns a PSB+ with a time, and something after it.
 fn psb(tsc: u8, more: &[u8]) -> Vec<u8> {
     [&[0x02, 0x82].repeat(8)[..], &[0x19, tsc, 0, 0, 0, 0, 0, 0], &[0x02, 0x23], more].concat()
 }
@@ -91,7 +91,7 @@ fn compressed_records_and_those_from_a_pipe_are_the_same() {
     for each in [1, 50, 701, 30_000] {
         let packed = compressed(&many, each);
         assert_eq!(read(&file(&[&rest[..], &packed].concat())).unwrap(), plain, "{each}");
-        // Of a stream that is cut all is read that is there.
+        // A stream that is cut is read up to the cut.
         let cut = read(&file(&[&rest[..], &packed[..packed.len() - 1]].concat())).unwrap();
         assert!(cut.records.len() < plain.records.len(), "{each}");
         assert_eq!(cut.records, plain.records[..cut.records.len()], "{each}");
@@ -110,7 +110,7 @@ fn a_stream_that_grows_without_end_is_refused() {
     }
     let records = [info(false), record(81, 0, &bomb)];
     let found = read(&file(&records));
-    // What repeats is a record of type 0 and no size, so that nothing is kept of it.
+    // The repeated byte reads as records of type 0 and size 0, of which nothing is kept.
     let text = found.map_or_else(|error| format!("{error:#}"), |data| data.problems.concat());
     assert!(text.contains("compressed"), "{text}");
 }
@@ -150,7 +150,7 @@ fn the_bytes_that_snapshots_share_are_there_once() {
         let all = parts.concat();
         let snapshot = |range: std::ops::Range<usize>| parts[range].concat();
         let found = |snapshots: &[Vec<u8>]| -> Vec<Vec<u8>> {
-            // Where each begins says nothing.
+            // The offsets of snapshots mean nothing.
             let traces = snapshots.iter().map(|bytes| trace(0, 0x1000, 3, NONE, bytes));
             let records: Vec<_> = [info(true)].into_iter().chain(traces).collect();
             read(&file(&records)).unwrap().traces.into_iter().map(|trace| trace.bytes).collect()
@@ -163,7 +163,7 @@ fn the_bytes_that_snapshots_share_are_there_once() {
             (vec![snapshot(0..1), snapshot(2..4)], vec![snapshot(0..1), snapshot(2..4)]),
             // The first bytes of a ring may be the end of a packet.
             (vec![snapshot(0..3), [&all[5..20], &snapshot(2..4)].concat()], vec![all.clone()]),
-            // perf fills a snapshot up.
+            // perf pads a snapshot.
             (vec![[&snapshot(0..3), &[0, 0][..]].concat(), snapshot(1..4)], vec![all.clone()]),
         ] {
             assert_eq!(found(&snapshots), expected, "{snapshots:x?}");
@@ -209,7 +209,7 @@ fn the_files_of_a_folder_are_one_file() {
     let (records, changes) = each_kind();
     let rest = trace(0, 0, 3, NONE, b"12345678");
     let (first, second) = records.split_at(4);
-    // The tenth comes after the second, and what has another name is none of perf's.
+    // File 10 comes after file 2; files with other names are not perf's.
     let files: [(&str, &[u8]); 5] = [
         ("data", &file(&[info(false)])),
         ("data.2", &first.concat()),
@@ -253,7 +253,7 @@ fn files_of_another_recording_are_refused() {
     let folder =
         PerfFolder::new("others", &[("a", &with_clock(1)), ("b", &with_clock(2)), ("c", &with_clock(1))]);
     let read = |names: [&str; 2]| PerfData::read_all(&names.map(|name| folder.0.join(name)));
-    // Nothing is there twice.
+    // No part is there twice.
     assert_eq!(read(["a", "c"]).unwrap(), read(["a", "a"]).unwrap());
     assert_eq!(read(["a", "c"]).unwrap().traces, [aux(Some(3), None, 0, b"12345678")]);
     let error = format!("{:#}", read(["a", "b"]).unwrap_err());

@@ -1,4 +1,4 @@
-//! The bytes of traces: parts that follow one another, and snapshots, of which the same bytes may be in two.
+//! The bytes of traces: parts that follow one another, and snapshots that may overlap.
 //!
 //! perf finds out what a snapshot has in common with the one before as this does (tools/perf/util/intel-pt-decoder/
 //! intel-pt-decoder.c, `intel_pt_find_overlap`): by the time of a PSB+ that both have, and without time by the bytes.
@@ -8,16 +8,16 @@ use pugmark_decoder_core::packet::{PSB, Packet, Packets};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A trace in one piece: a gap begins another.
+/// A trace without gaps: after a gap another one begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuxTrace {
     /// The CPU, if a CPU was traced.
     pub cpu: Option<u32>,
     /// The thread, if a thread was traced.
     pub thread: Option<u32>,
-    /// Where the piece begins in everything that was traced for this CPU or thread.
+    /// The offset of the piece in everything that was traced for this CPU or thread.
     pub offset: u64,
-    /// The TSC when perf has read the piece; 0 if that is not known.
+    /// The TSC when perf read the piece; 0 if that is not known.
     pub reference: u64,
     /// The packets.
     pub bytes: Vec<u8>,
@@ -51,9 +51,9 @@ pub(super) struct TracePart<'a> {
 #[derive(Debug, Default)]
 pub(super) struct TracePieces {
     pieces: BTreeMap<u32, Vec<AuxTrace>>,
-    /// Where the last part begins in each last piece.
+    /// The begin of the last part in each last piece.
     last: BTreeMap<u32, usize>,
-    /// The parts are snapshots: where one begins says nothing, and it may have bytes of the one before.
+    /// True if the parts are snapshots: the offset of one means nothing, and it may overlap the one before.
     pub(super) are_snapshots: bool,
 }
 
@@ -108,7 +108,7 @@ impl TracePieces {
         }
     }
 
-    /// The pieces, in the order of their numbers.
+    /// Returns the pieces, in the order of their numbers.
     pub(super) fn into_traces(self) -> Vec<AuxTrace> {
         self.pieces.into_values().flatten().collect()
     }
@@ -117,16 +117,16 @@ impl TracePieces {
 /// The place of a part, relative to the bytes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartPlace {
-    /// It follows, but for some bytes at the end of the part before, which are none of the trace.
+    /// It follows, except that the last bytes of the part before are padding.
     Follows { fill: usize, from: usize },
-    /// All of it was there.
+    /// All of it is in the bytes before.
     Known,
-    /// Something is missing between them.
+    /// A gap lies between them.
     Apart,
 }
 
-/// perf fills a part up to a multiple of eight bytes, so that a part may end a little after the next one begins. Of two
-/// files of a recording, both may have a part.
+/// Places a part after the last one. perf pads a part to a multiple of eight bytes, so that it may end a little after
+/// the next one begins. Two files of a recording may both have a part.
 fn after_part(last: &AuxTrace, part: TracePart<'_>) -> PartPlace {
     if let Some(fill @ 0..8) = last.offset.saturating_add(last.bytes.len() as u64).checked_sub(part.offset) {
         return PartPlace::Follows { fill: fill as usize, from: 0 };
@@ -142,12 +142,12 @@ fn after_part(last: &AuxTrace, part: TracePart<'_>) -> PartPlace {
     }
 }
 
-/// Where a snapshot goes on after the one before.
+/// Finds where a snapshot goes on after the one before.
 fn after_snapshot(before: &[u8], snapshot: &[u8]) -> PartPlace {
     let Some(first) = psbs(snapshot).next() else { return PartPlace::Known };
     let Some(known) = psbs(before).next() else { return PartPlace::Apart };
     let (begin, mut known) = (&snapshot[first..], &before[known..]);
-    // The last PSB+ with a time that the snapshot before has, and how many bytes it has after that.
+    // The last PSB+ with a time in the snapshot before, and the number of bytes after that.
     let last = psbs(known).collect::<Vec<_>>().into_iter().rev().find_map(|psb| tsc_after(&known[psb..]));
     if let Some((tsc, after)) = last {
         for psb in psbs(begin) {
@@ -162,7 +162,7 @@ fn after_snapshot(before: &[u8], snapshot: &[u8]) -> PartPlace {
         return PartPlace::Known;
     }
     loop {
-        // What perf fills up with is 0.
+        // perf pads with zeros.
         let with_fill = |fill: &usize| {
             let split = known.len().checked_sub(*fill).and_then(|len| known.split_at_checked(len));
             split.is_some_and(|(own, fill)| begin.starts_with(own) && fill.iter().all(|byte| *byte == 0))
@@ -179,8 +179,8 @@ fn after_snapshot(before: &[u8], snapshot: &[u8]) -> PartPlace {
     }
 }
 
-/// Says that the snapshot goes on at `from` after what was there. The last bytes that were there may be fill: those
-/// from the first one on that the snapshot has not.
+/// Places the part of the snapshot from `from` after the bytes before. The last of those may be padding: from the
+/// first one on that differs from the snapshot.
 fn goes_on(before: &[u8], snapshot: &[u8], from: usize) -> PartPlace {
     let most = 7.min(before.len()).min(from);
     let (end, other) = (&before[before.len() - most..], &snapshot[from - most..from]);
@@ -191,7 +191,7 @@ fn goes_on(before: &[u8], snapshot: &[u8], from: usize) -> PartPlace {
     }
 }
 
-/// Where PSBs are.
+/// Finds the offsets of PSBs.
 fn psbs(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -202,7 +202,7 @@ fn psbs(bytes: &[u8]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The time of the PSB+ that some bytes begin with, and how many bytes follow its TSC packet.
+/// Returns the TSC of the PSB+ that the bytes begin with, and the number of bytes after its TSC packet.
 fn tsc_after(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut packets = Packets::with_config(bytes, Config::new());
     packets.sync_forward()?;
@@ -218,7 +218,7 @@ fn tsc_after(bytes: &[u8]) -> Option<(u64, usize)> {
     }
 }
 
-/// Returns whether a TSC of 56 bits comes after another one.
+/// Returns true if a TSC of 56 bits comes after another one.
 const fn is_later(tsc: u64, than: u64) -> bool {
     let passed = tsc.wrapping_sub(than) & ((1 << 56) - 1);
     passed != 0 && passed < 1 << 55

@@ -1,4 +1,4 @@
-//! What each row of a report took with all that it called, and for how long.
+//! The time and instructions of each row of a report, with and without all that it called.
 
 use super::naming::{Keys, TraceRows};
 use crate::pugmark::walk::{Happening, Time, Visitor};
@@ -9,16 +9,16 @@ use std::{collections::HashMap, rc::Rc};
 const LOST: &str = "[lost]";
 const NOT_TRACED: &str = "[not traced]";
 
-/// What a row took: [`Time::at`] and instructions.
+/// The cost of a row: [`Time::at`] and instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowCost {
-    /// Itself.
+    /// Without what it called.
     pub(super) own: Time,
     /// With all that it called.
     pub(super) whole: Time,
 }
 
-/// Adds up what rows take while a trace is followed.
+/// Sums of the costs of rows, while a trace is followed.
 #[derive(Debug)]
 pub(super) struct CallerSums<'a> {
     naming: TraceRows<'a>,
@@ -28,7 +28,7 @@ pub(super) struct CallerSums<'a> {
     rows: Vec<CalledRow>,
     row_numbers: HashMap<Keys, usize>,
     stack: Vec<StackedFunction>,
-    /// Whether a loss came, and nothing is known since.
+    /// True after a loss, until the next function is entered.
     lost: bool,
     /// The number of the place of the instruction before, if nothing has happened after it.
     here: Option<usize>,
@@ -37,12 +37,12 @@ pub(super) struct CallerSums<'a> {
     total: Time,
 }
 
-/// What those addresses have in common that are counted in the same rows.
+/// The rows that an address is counted in; equal for all addresses counted in the same rows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CountedPlace {
-    /// The row that they are counted in.
+    /// The row that counts the instruction itself.
     own: Option<usize>,
-    /// That row, and the rows of the functions that their function was inlined into.
+    /// That row, and the rows of the functions that its function was inlined into.
     rows: Rc<[usize]>,
 }
 
@@ -51,9 +51,9 @@ struct CountedPlace {
 struct CalledRow {
     keys: Keys,
     took: RowCost,
-    /// How many times it is on the stack.
+    /// The number of times it is on the stack.
     open: usize,
-    /// Since when it is on the stack.
+    /// The time since which it is on the stack.
     since: Time,
 }
 
@@ -75,7 +75,7 @@ struct KnownAddresses {
 }
 
 impl KnownAddresses {
-    /// How many are found without searching.
+    /// The number of addresses found without searching.
     const LATE: usize = 1 << 14;
 
     fn new() -> Self {
@@ -112,7 +112,7 @@ impl<'a> CallerSums<'a> {
         }
     }
 
-    /// Ends the trace. Returns what each row took, and what all took.
+    /// Ends the trace. Returns the cost of each row, and the total.
     pub(super) fn finish(mut self, end: Time) -> (Vec<(Keys, RowCost)>, Time) {
         self.add_up_to(end);
         self.leave_all_but(0, end);
@@ -164,7 +164,7 @@ impl<'a> CallerSums<'a> {
         }
     }
 
-    /// The innermost function jumps back to the one below.
+    /// Jumps from the innermost function back to the one below.
     fn jump_back(&mut self, now: Time) {
         let (Some(function), Some(below)) = (self.stack.pop(), self.stack.last_mut()) else { return };
         let mut again = vec![];
@@ -175,14 +175,14 @@ impl<'a> CallerSums<'a> {
         again.into_iter().for_each(|place| self.close(place, now));
     }
 
-    /// The innermost function goes on at a place.
+    /// Continues the innermost function at a place.
     fn go_on(&mut self, place: usize, now: Time) {
         self.open(place, now);
         let before = self.stack.last_mut().map(|function| std::mem::replace(&mut function.place, place));
         before.into_iter().for_each(|before| self.close(before, now));
     }
 
-    /// The number of a row.
+    /// Returns the number of a row; adds a new one.
     fn row(&mut self, keys: Keys) -> usize {
         let new = self.rows.len();
         let number = *self.row_numbers.entry(keys.clone()).or_insert(new);
@@ -192,7 +192,7 @@ impl<'a> CallerSums<'a> {
         number
     }
 
-    /// The number of a place.
+    /// Returns the number of a place; adds a new one.
     fn place(&mut self, own: Option<Keys>, outer: Vec<Keys>) -> usize {
         let own = own.map(|keys| self.row(keys));
         let rows = own.into_iter().chain(outer.into_iter().map(|keys| self.row(keys))).collect();
@@ -205,7 +205,7 @@ impl<'a> CallerSums<'a> {
         number
     }
 
-    /// The number of the place of an instruction.
+    /// Returns the number of the place of an instruction.
     #[inline]
     fn place_of(&mut self, ip: u64) -> usize {
         self.known.find(ip).unwrap_or_else(|| {
@@ -216,7 +216,7 @@ impl<'a> CallerSums<'a> {
         })
     }
 
-    /// Time passes in which no instruction is known to have been executed.
+    /// Enters a row of this name, for time in which no instruction is known to have been executed.
     fn nobodys(&mut self, name: &str, now: Time) {
         let keys = self.naming.nobodys(name);
         let place = self.place(keys, vec![]);

@@ -2,7 +2,7 @@ use super::*;
 use crate::pugmark::report::naming::{Key, UnnamedFunctions, WantedRows};
 use crate::symbols::TracedSymbols;
 
-/// What a trace is made of here: a call of an address, a return, an instruction that takes some time, and others.
+/// A piece of a trace: a call of an address, a return, an instruction that takes some time, and others.
 #[derive(Clone, Copy, Debug)]
 enum CallPiece {
     Call(u64),

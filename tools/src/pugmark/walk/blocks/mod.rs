@@ -1,8 +1,8 @@
 //! Walks through a trace block by block.
 //!
-//! What happens on the way to a block and in it is found out once, when they come first: mostly nothing, or a call or a
-//! return. Afterwards only that happens, and the instructions are counted. They are looked at one by one only where
-//! something else came between, or where the visitor tells some of them apart.
+//! The calls and returns of a block and of each transition are computed on first sight; mostly there are none. From
+//! then on they are replayed, and the instructions only counted. Instructions are looked at one by one only after
+//! something other than a block, or where the visitor tells some of them apart.
 
 use super::{
     State, TraceClock, TraceTimes, Unit, Visitor,
@@ -24,7 +24,7 @@ use pugmark_decoder_core::{
 };
 use std::cell::RefCell;
 
-/// A state at the end, and what was executed if that is counted.
+/// A state at the end, and the executed blocks if they are counted.
 pub(super) type Walked<'v, V> = (State<'v, V>, Option<ExecutedBlocks>);
 
 /// Walks through all of a session, with a state for each lane.
@@ -55,41 +55,41 @@ fn walk_timed<'v, V: Visitor + ?Sized, const TIMED: bool>(
     walks.into_iter().map(|walk| walk.end(counts)).collect()
 }
 
-/// What is noted of a block.
+/// Per-block data.
 #[derive(Default)]
 pub(super) struct WalkedBlock {
-    /// The instructions at which something may happen: the first and the last one, those that lead elsewhere and those
-    /// that they lead to, the last one of a function and the first one of the next, and those that the visitor tells
-    /// from the one before.
+    /// The instructions at which something may happen: the first and the last one, branches and the instructions after
+    /// them, the last one of a function and the first one of the next, and those that the visitor tells from the one
+    /// before.
     places: Box<[Place]>,
     /// The steps within the block.
     steps: Box<[InnerStep]>,
-    /// Whether the visitor tells instructions within the block apart.
+    /// True if the visitor tells instructions within the block apart.
     is_told_apart: bool,
     /// The addresses of the last instruction and after it.
     last_ip: u64,
     next_ip: u64,
 }
 
-/// An instruction at which something may happen, and how many of its block come before it.
+/// An instruction at which something may happen, and the number of instructions of its block before it.
 struct Place {
     insn: ExecutedInsn,
     before: u64,
 }
 
-/// A step from one instruction of a block to another one, and how many of the block come before that.
+/// A step from one instruction of a block to another, and the number of instructions of the block before the latter.
 struct InnerStep {
     step: WalkStep,
     before: u64,
 }
 
-/// What happens on the way from one block to the next one, if nothing else happens between them.
+/// Per-transition data: what lies between two blocks that follow one another directly.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Passage {
-    /// Only the instructions of the next block say what happens on the way and in it.
+    /// Not known: the places of the next block must be looked at one by one.
     #[default]
     Unknown,
-    /// This step, or nothing; and in the next block nothing but its own steps.
+    /// This step, or none; the next block has only its own steps.
     Known(Option<StepWay>),
 }
 
@@ -151,14 +151,14 @@ struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> {
     progress: &'w RefCell<&'w mut Progress>,
     known: KnownBlocks<'a, State<'v, V>>,
     times: TraceTimes<'a>,
-    /// Where the next block was executed, if that is asked for.
+    /// The packet span of the next block, if that is asked for.
     span: Span,
     /// The number of the last block, and of the one that leads to the next.
     last: u32,
     chain: BlockChain,
-    /// Whether the state only knows how many instructions were executed, and not that the last one is this block's.
+    /// True if the state's last instruction is stale; only its count is current.
     lags: bool,
-    /// Whether something else came after the last block.
+    /// True if something else came after the last block.
     disturbed: bool,
 }
 
@@ -216,7 +216,7 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
         self.catch_up();
         self.disturbed = true;
         self.chain.stops();
-        // What is open now ends with the last instruction.
+        // Functions still open end with the last instruction.
         let span = Span { after: if before == end { after } else { before }, before: end };
         let at = self.times.at(span, self.state.time.insns);
         self.state.set_time(at);

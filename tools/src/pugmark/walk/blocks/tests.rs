@@ -10,14 +10,14 @@ use pugmark_decoder_core::{
 };
 use std::collections::BTreeMap;
 
-/// What happens, and what is said of the instructions that are watched.
+/// A call of the visitor: something that happens, or a watched instruction.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Happens(Time, Happening),
     At(Time, u64),
 }
 
-/// Notes all that it is told. It watches where execution comes to another part of the code, if there are parts.
+/// A visitor that notes every call. It watches where execution comes to another part of the code, if there are parts.
 #[derive(Default)]
 struct Notes {
     told: Vec<Told>,
@@ -75,13 +75,13 @@ fn walk_by_insns(
                 FlowItem::Event(event) => state.passes(event, |insns| when(Span::at(event.offset), insns)),
             }
         };
-        // What is open now ends with the last instruction.
+        // Functions still open end with the last instruction.
         state.set_time(when(decoder.span(), state.time.insns));
     }
     state.goes_on_decoding();
 }
 
-/// What is told of a trace, by blocks and by instructions.
+/// Walks a trace by blocks and by instructions. Returns what each walk tells its visitor.
 fn told(
     (trace, code): (&[u8], &TracedCode),
     clock: TraceClock,
@@ -172,7 +172,7 @@ fn a_trace_that_ends_with_a_branch_ends_after_it() {
     assert!(by_blocks.iter().any(ends), "{by_blocks:x?}");
 }
 
-/// Notes how many instructions were executed while each function was the innermost one.
+/// The number of instructions executed while each function was the innermost one.
 struct InnermostFunctions<'n> {
     names: &'n TracedSymbols,
     open: Vec<u64>,
