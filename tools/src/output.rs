@@ -29,7 +29,7 @@ pub fn print(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Res
     named(write(io::stdout().lock(), fill))
 }
 
-/// Bytes written at a time: the capacity of a pipe on Linux.
+/// Bytes written at a time: the default capacity of a pipe on Linux.
 const BUFFER_BYTES: usize = 1 << 16;
 
 fn write(to: impl Write, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

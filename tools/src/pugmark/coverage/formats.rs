@@ -73,7 +73,7 @@ impl Report<'_> {
         }
     }
 
-    /// Writes a line for each function that was executed, or whose executed blocks differ between the runs.
+    /// Writes a line for each executed function; with another run, for each whose executed blocks differ.
     pub(super) fn functions(&self, out: &mut dyn Write) -> io::Result<()> {
         let (all, pieces) = self.shares();
         let Some(blocks) = self.blocks else { return Ok(()) };
