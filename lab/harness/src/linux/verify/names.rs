@@ -77,7 +77,7 @@ fn same_word(theirs: &str, ours: &str) -> bool {
     theirs == ours || ours.contains(LINKAGE)
 }
 
-/// Returns the counts in lines such as ` 39310 |libc.so.6 |[.] free`. Code without a name is listed by its address.
+/// Returns the counts in lines such as ` 39310 |libc.so.6 |[.] free`.
 fn perf_counts(text: &str) -> Result<Counts> {
     let mut counts = Counts::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -88,7 +88,6 @@ fn perf_counts(text: &str) -> Result<Counts> {
             Some((count, object, name.get(3..)?.trim()))
         };
         let (count, object, name) = row().with_context(|| format!("no row: {line:?}"))?;
-        let name = if name.starts_with("0x") { UNKNOWN } else { name };
         *counts.entry(key(object, name)).or_default() += count;
     }
     Ok(counts)
@@ -108,10 +107,12 @@ fn pugmark_counts(text: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Returns the file's name without its folder, and the function. Code without a name and entries of procedure linkage
-/// tables are treated alike, see [`same_word`].
+/// Returns the file's name without its folder, and the function. Code without a name has its address in perf's report,
+/// and in ours that of the function's first instruction where it was called: all of it is treated alike, and so are
+/// entries of procedure linkage tables, see [`same_word`].
 fn key(object: &str, name: &str) -> (String, String) {
-    let name = if name.ends_with(LINKAGE) { UNKNOWN } else { name };
+    let is_unnamed = name.ends_with(LINKAGE) || name.starts_with(UNKNOWN) || name.starts_with("0x");
+    let name = if is_unnamed { UNKNOWN } else { name };
     (object.rsplit('/').next().unwrap_or(object).into(), name.into())
 }
 
@@ -139,7 +140,8 @@ mod tests {
         format!(
             r#"{{"rows": [{{"instructions": 1, "object": "/x/a", "function": "f"}},
             {{"instructions": 0, "object": "/x/a", "function": "g"}},
-            {{"instructions": 3, "object": "[kernel.kallsyms]", "function": "[unknown]"}},
+            {{"instructions": 1, "object": "[kernel.kallsyms]", "function": "[unknown] in [kernel.kallsyms]"}},
+            {{"instructions": 2, "object": "[kernel.kallsyms]", "function": "0x1"}},
             {{"instructions": 1, "object": "/b", "function": "y@plt"}},
             {{"instructions": {count}, "object": "/b", "function": "x@plt"}}]}}"#
         )
