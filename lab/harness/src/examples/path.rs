@@ -8,6 +8,9 @@ use std::path::Path;
 
 use crate::truth::Record;
 
+/// The symbol of the stubs of all interrupts, in `lab/machine`.
+const STUBS: &str = "trap_stubs";
+
 /// An image: its code and its functions.
 pub(super) struct ExampleProgram {
     segments: Vec<(u64, Vec<u8>)>,
@@ -85,12 +88,12 @@ impl ExampleProgram {
         self.steps(path, |instruction, to| {
             let next = instruction.next_ip();
             let target = instruction.near_branch_target();
-            // The stubs of interrupts are no functions; an indirect branch only leads to functions.
+            // No branch leads to the stubs of interrupts.
             let interrupted = match instruction.flow_control() {
                 FlowControl::Next => to != next,
                 FlowControl::UnconditionalBranch | FlowControl::Call => to != target,
                 FlowControl::ConditionalBranch => to != target && to != next,
-                _ => self.name(to) == "?",
+                _ => self.name(to) == STUBS,
             };
             let call = |to| Entered { to: Some(to), name: self.name(to) };
             match instruction.flow_control() {
