@@ -175,7 +175,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 14] = [
+const OPTIONAL: [Optional; 15] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone may be installed for another program, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -187,6 +187,7 @@ const OPTIONAL: [Optional; 14] = [
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
     ("valgrind", |name| answers(name, "--version"), |manager| manager.valgrind),
     ("gdb", |name| answers(name, "--version"), |manager| manager.gdb),
+    ("c++", |name| answers(name, "--version"), |manager| manager.cxx),
     ("pkg-config", |name| answers(name, "--version"), |manager| manager.pkg_config),
     ("lz4", |name| answers(name, "--version"), |manager| manager.packers),
     ("zstd", |name| answers(name, "--version"), |manager| manager.packers),
@@ -473,6 +474,7 @@ mod tests {
                 "yasm",
                 "valgrind",
                 "gdb",
+                "g++",
                 "pkg-config",
                 "xz-utils",
                 "xz-utils",

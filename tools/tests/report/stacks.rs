@@ -4,8 +4,14 @@
 use super::{Recorded, rows};
 use std::{collections::BTreeMap, process::Command};
 
-/// The name that `report` has for code without a symbol. A flame graph has its address.
+/// The name here for code without a symbol. A flame graph has its address, and `report` the address of its function, or
+/// the name of its file.
 const UNKNOWN: &str = "[unknown]";
+
+/// Returns a function's name, or [`UNKNOWN`].
+fn known(name: &str) -> &str {
+    if name.starts_with("0x") || name.starts_with(UNKNOWN) { UNKNOWN } else { name }
+}
 
 /// Chains of calls, the outermost function first, and the instructions of each.
 struct Chains(Vec<(Vec<String>, u64)>);
@@ -46,17 +52,19 @@ fn views_agree(recorded: &Recorded, functions: &[&str]) -> Chains {
     let mut folded: BTreeMap<&str, u64> = BTreeMap::new();
     for (chain, count) in &chains.0 {
         let name = chain.last().unwrap();
-        *folded.entry(if name.starts_with("0x") { UNKNOWN } else { name }).or_default() += count;
+        *folded.entry(known(name)).or_default() += count;
     }
     for options in [&[][..], &["--children"]] {
         let report = recorded.report(&[&["--by", "function"], options].concat());
-        let reported = rows(&report).iter().map(|row| {
+        let mut reported: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in rows(&report) {
             let whole = &row["instructions_with_children"];
             let own = row["instructions"].as_u64().unwrap();
             assert!(whole.is_null() || whole.as_u64() >= Some(own), "{row}");
-            (row["function"].as_str().unwrap(), own)
-        });
-        let reported: BTreeMap<&str, u64> = reported.filter(|(_, own)| *own > 0).collect();
+            if own > 0 {
+                *reported.entry(known(row["function"].as_str().unwrap())).or_default() += own;
+            }
+        }
         assert_eq!(folded, reported);
         assert_eq!(report["instructions"], folded.values().sum::<u64>());
     }
