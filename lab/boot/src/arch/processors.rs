@@ -102,10 +102,11 @@ extern "C" fn kernel_processor() -> ! {
     traps::init();
     apic::init();
     let mut done = GENERATION.load(Ordering::Acquire);
+    COME.store(number + 1, Ordering::Release);
+    // Whoever takes the next stack reads its number then.
     if let Some(stack) = STACKS.get(number + 1) {
         give_stack(stack.top());
     }
-    COME.store(number + 1, Ordering::Release);
     loop {
         wait_until(|| GENERATION.load(Ordering::Acquire) != done);
         done = GENERATION.load(Ordering::Acquire);

@@ -78,8 +78,9 @@ fn give_stack() {
 extern "C" fn kernel_processor() -> ! {
     let number = COME.load(Ordering::Relaxed);
     init(number);
-    give_stack();
     COME.store(number + 1, Ordering::Release);
+    // Whoever takes the next stack reads its number then.
+    give_stack();
     if let Some(main) = MAIN.get() {
         main();
     }
