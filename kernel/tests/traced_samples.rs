@@ -123,8 +123,8 @@ fn samples_in_a_trace_are_the_instructions_after_each_overflow() {
     }
 }
 
-/// Checks that each counter begins anew with its own period, also a fixed-function counter, whose reload register
-/// differs from that of the general-purpose counter with the same number.
+/// Checks that each counter is reloaded with its own period. A fixed-function counter has another reload register
+/// than the general-purpose counter of the same number.
 #[test]
 fn each_counter_keeps_its_own_period_whatever_the_others_have() {
     let event = PreciseEvent::INST_RETIRED;

@@ -4,9 +4,10 @@ use core::ptr::NonNull;
 
 /// Bytes that the processor's tracing hardware, or code on another processor, also accesses.
 ///
-/// Such memory is never behind a long-lived reference: a `&mut [u8]` promises that nobody else accesses it, a `&[u8]`
-/// that nobody writes. The pointer here is valid for all of the bytes, even if the value is a part of them. A reference
-/// lasts only as long as the caller of [`SharedBytes::slice`] promises that nobody writes.
+/// The driver keeps a pointer to this memory and no reference: a `&mut [u8]` would promise that nobody else accesses
+/// the bytes, a `&[u8]` that nobody writes them. The pointer stays valid for all bytes of the allocation, also in a
+/// value that stands for a part of them. [`SharedBytes::slice`] makes a reference for as long as its caller promises
+/// that nobody writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBytes {
     start: NonNull<u8>,

@@ -215,8 +215,8 @@ fn trace_line(line: &str) -> Option<LogEntry> {
     Some(LogEntry { processor: processor.parse().ok()?, block, address, flags })
 }
 
-/// Parses `Stopped execution of TB chain before 0x… [pc] …`, which follows the line of a block that was not executed,
-/// and returns the address of that block.
+/// Parses `Stopped execution of TB chain before 0x… [pc] …`, which follows the line of a block that was not
+/// executed, and returns the address of that block.
 fn stop_line(line: &str) -> Option<u64> {
     let fields = line.strip_prefix("Stopped execution of TB chain before ")?.split_once('[')?.1;
     u64::from_str_radix(fields.split_once(']')?.0, 16).ok()

@@ -18,9 +18,6 @@ pub const EXTD: u64 = 1 << 10;
 /// IA32_APIC_BASE\[11\], EN: the local APIC is on.
 pub const EN: u64 = 1 << 11;
 
-/// The MSRs of x2APIC mode, including the reserved ones.
-pub const MSRS: core::ops::RangeInclusive<u32> = 0x800..=0x8ff;
-
 const VERSION: usize = 0x30;
 const PPR: usize = 0xa0;
 /// The last register of TMR and IRR, which follow ISR.

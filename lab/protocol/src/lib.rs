@@ -7,8 +7,8 @@
 //!
 //! - `run NAME`: a workload begins
 //! - `session NAME N`: the workload's records in the truth log have the marker N
-//! - `filter NAME cpl=any|0|3 cr3=any|0x… range=any|SYMBOL..SYMBOL stop=none|SYMBOL..SYMBOL`: the part of the workload
-//!   to trace; an absent key does not filter
+//! - `filter NAME cpl=any|0|3 cr3=any|0x… range=any|SYMBOL..SYMBOL stop=none|SYMBOL..SYMBOL`: the part of the
+//!   workload to trace; an absent key does not filter
 //! - `stat NAME instructions=N bytes=N bpi=F pmis=N loss=N [decode_us=N] count=N hash=0x… [branches=N]`: the
 //!   measurements of the driver and the decoder; `instructions` and `bpi` follow from the others, and are not read
 //! - `top NAME RANK SYMBOL COUNT`: a function and the number of instructions that it executed
@@ -19,8 +19,8 @@
 //! - `samples NAME session=N of=instructions|branches|ops|cycles period=N taken=N lost=N skipped=N unplaced=N`: the
 //!   samples of a session, by their fate
 //! - `sample NAME SESSION 0x… COUNT`: a sampled address, and the number of its samples
-//! - `precise NAME SESSION 0x…|none 0x…|none`: a sample: the address of the event's instruction, and the address where
-//!   execution continued; in order
+//! - `precise NAME SESSION 0x…|none 0x…|none`: a sample: the address of the event's instruction, and the address
+//!   where execution continued; in order
 //! - `missing NAME SESSION`: precise samples are missing before the next one
 //! - `last NAME session=N stack=branches|calls entries=N`: the last branches when a session ended
 //! - `branch NAME SESSION 0x… 0x…`: one of the last branches: source, target; the newest first
@@ -30,8 +30,8 @@
 //! - `probe NAME msr=0x… [value=0x…]`: an access to an MSR that must be refused
 //! - `refuse NAME REASON`: the driver declined; the reason names the CPUID bit
 //! - `dump NAME bytes=N`: the next N bytes of the debug console are a contiguous part of the trace
-//! - `section NAME base=0x… len=N from=0x… cr3=any|0x…`: traced code, executed at `base`; its bytes are at `from` in
-//!   the image
+//! - `section NAME base=0x… len=N from=0x… cr3=any|0x…`: traced code, executed at `base`; its bytes are at
+//!   `from` in the image
 //! - `ok NAME`: a workload ended well
 //! - `fail NAME: REASON`: a workload failed
 //! - `done PASSED FAILED`: all workloads ended

@@ -147,8 +147,8 @@ mod tests {
         for (option, get, value) in numbers {
             assert_eq!(get(&config), value, "{option}, which another one has changed");
         }
-        config.set("--pevent:sysroot", &mut Args::new(["/root".into()])).unwrap();
-        assert_eq!(config.sysroot, "/root");
+        config.set("--pevent:sysroot", &mut Args::new(["/target".into()])).unwrap();
+        assert_eq!(config.sysroot, "/target");
         for (option, abi) in [
             ("--pevent:vdso-x64", Abi::X64),
             ("--pevent:vdso-x32", Abi::X32),

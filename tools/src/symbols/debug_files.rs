@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_build_id_names_the_file_with_the_symbols() {
-        let folders = DebugFolders::below(Path::new("/root"));
-        let expected = Path::new("/root/usr/lib/debug/.build-id/ab/0cd0.debug");
+        let folders = DebugFolders::below(Path::new("/target"));
+        let expected = Path::new("/target/usr/lib/debug/.build-id/ab/0cd0.debug");
         assert_eq!(folders.by_build_id(&[0xab, 0x0c, 0xd0]), expected);
         folders.by_build_id(&[]);
     }

@@ -172,12 +172,6 @@ impl ProcessTimeline {
         &self.trace_losses
     }
 
-    /// Returns whether anything says which thread a processor ran.
-    #[must_use]
-    pub fn has_switches(&self, cpu: u32) -> bool {
-        self.runs.contains_key(&cpu)
-    }
-
     /// The name of a thread when its turn begins: of the program that it executes with this code.
     #[must_use]
     pub fn name(&self, turn: ThreadTurn) -> Option<&Arc<str>> {

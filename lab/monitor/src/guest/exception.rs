@@ -32,8 +32,6 @@ pub mod vector {
     pub const GENERAL_PROTECTION: u8 = 13;
     /// `#PF`, page fault.
     pub const PAGE_FAULT: u8 = 14;
-    /// `#AC`, alignment check.
-    pub const ALIGNMENT_CHECK: u8 = 17;
     /// `#MC`, machine check.
     pub const MACHINE_CHECK: u8 = 18;
     /// `#VE`, virtualization exception.

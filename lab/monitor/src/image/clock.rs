@@ -91,7 +91,8 @@ pub(crate) struct OwnClock {
     timer: ApicTimer,
     /// The timer's interrupt was raised and has not been taken yet. The timer below raises the same vector.
     raised: bool,
-    /// The deadline for which the timer below was set, and the clock's lag behind the counter below at that time.
+    /// The deadline that the host's timer was set for, and the difference between the host's counter and this clock at
+    /// that moment; `None` while the host's timer is off.
     armed: Option<(u64, u64)>,
 }
 

@@ -1,11 +1,12 @@
 //! Reports violations of the manual by the guest's software as they happen and, on request, all its accesses to the
 //! tracing hardware's registers. The reader of these lines judges them.
 //!
-//! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: the number of violations
-//! of each since the previous line of this kind. The first violation of a session is reported at once, the others when
-//! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
-//! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x… rip=0x…` and
-//! `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
+//! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: the number of
+//! violations of each since the previous line of this kind. The first violation of a session is reported at once,
+//! the others when the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule
+//! that hardware enforces by #GP; a read has no value. With `accesses=on`, the lines `monitor: read processor=N
+//! msr=0x… value=0x… rip=0x…` and `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware
+//! accepts.
 //!
 //! `monitor: not counted event=0x…` reports once that the guest has enabled a counter for an event that is not
 //! modelled: the counter does not count, as on a processor on which the event never happens. The first of these lines

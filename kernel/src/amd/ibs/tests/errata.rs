@@ -73,7 +73,7 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
     machine.late_op();
     assert!(machine.take_nmi());
     assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
-    // The value left behind belongs to no sample.
+    // The register still holds a value, but no sample was taken.
     let running = unit(&machine).start(&config).map_err(|failed| failed.error()).unwrap();
     let stopped = stop(running, &mut handler);
     assert_eq!((stopped.counts.ops, stopped.last().count()), (0, 0));
