@@ -85,6 +85,42 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
     assert_eq!(output.status.code(), Some(1));
 }
 
+#[test]
+fn packets_that_the_processor_lost_are_a_failure_of_each_command() {
+    let folder = Scratch::new("lost");
+    // OVF, FUP (1000), TNT (taken, taken).
+    let lost = [TRACE, b"\x02\xf3\x7d\0\x10\0\0\0\0\x0e"].concat();
+    fs::write(folder.0.join("lost"), lost).unwrap();
+    let commands: [&[&str]; 13] = [
+        &["decode"],
+        &["decode", "--layer", "packets"],
+        &["decode", "--layer", "events"],
+        &["report"],
+        &["report", "--children"],
+        &["coverage", "-f", "edges"],
+        &["coverage", "-f", "afl"],
+        &["flamegraph"],
+        &["last"],
+        &["timeline", "-o", "page"],
+        &["script"],
+        &["script", "-F", "ip"],
+        &["script", "--branches"],
+    ];
+    for command in commands {
+        for (trace, status) in [("trace", 0), ("lost", 1)] {
+            let run = [command, &["--raw", "code:0x1000", trace]].concat();
+            let output = folder.command(PUGMARK, &run).output().unwrap();
+            let (code, mut said) = status_and_stderr(&output);
+            assert_eq!(code, Some(status), "{run:?} {said}");
+            said.push_str(&String::from_utf8_lossy(&output.stdout));
+            // A map has no place for words.
+            let expected = trace == "lost" && !command.contains(&"afl");
+            let says = ["overflows     1, first at 0x1c", "losses in the traces", "errors or losses"];
+            assert_eq!(says.iter().any(|words| said.contains(words)), expected, "{run:?} {said}");
+        }
+    }
+}
+
 /// Command lines that print something.
 const PRINTING: [(&str, &[&str]); 31] = [
     (PTDUMP, &["trace"]),

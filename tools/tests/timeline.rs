@@ -61,7 +61,7 @@ impl Scratch {
         let output = self.pugmark(arguments);
         // A trace with errors is drawn, and the exit status reports the errors.
         let message = String::from_utf8_lossy(&output.stderr);
-        let drawn = message.contains(" errors in the traces") && output.status.code() == Some(1);
+        let drawn = message.contains(" errors and losses in the traces") && output.status.code() == Some(1);
         assert!(output.status.success() || drawn, "{arguments:?}: {message}");
         String::from_utf8(output.stdout).unwrap()
     }

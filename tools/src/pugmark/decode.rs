@@ -81,7 +81,8 @@ impl Layer {
     }
 }
 
-/// Runs `pugmark decode`. The exit status is 1 if a trace has errors or no packets, unless that is allowed, and if it
+/// Runs `pugmark decode`. The exit status is 1 if a trace has errors, overflows or no packets, unless that is allowed,
+/// and if it
 /// differs from its truth.
 ///
 /// # Errors
@@ -101,7 +102,8 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     let traces = options.input.traces()?;
     let decoded = traces.iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?.concat();
     let is_good = |decoded: &DecodedTrace| {
-        let found = decoded.totals.packets > 0 && decoded.totals.errors.is_empty();
+        let Totals { packets, errors, overflows, .. } = &decoded.totals;
+        let found = *packets > 0 && errors.is_empty() && *overflows == 0;
         (found || options.allow_errors) && decoded.check.as_ref().is_none_or(|check| check.equal)
     };
     let good = decoded.iter().all(is_good);
@@ -333,13 +335,14 @@ fn decode_trace(
             Layer::Insns => Totals { blocks: 0, ..layers::blocks(session, number, hash, progress) },
             Layer::Blocks | Layer::Edges => layers::blocks(session, number, hash, progress),
         };
-        let Totals { bytes, packets, tsc_first, tsc_last, .. } = match (layer, counting) {
-            (Layer::Packets, _) => return totals,
-            // The counting thread does not panic.
-            (_, Some(counting)) => counting.join().unwrap_or_default(),
-            (_, None) => count(),
-        };
-        Totals { bytes, packets, tsc_first, tsc_last, ..totals }
+        let Totals { bytes, packets, overflows, first_overflow, tsc_first, tsc_last, .. } =
+            match (layer, counting) {
+                (Layer::Packets, _) => return totals,
+                // The counting thread does not panic.
+                (_, Some(counting)) => counting.join().unwrap_or_default(),
+                (_, None) => count(),
+            };
+        Totals { bytes, packets, overflows, first_overflow, tsc_first, tsc_last, ..totals }
     });
     progress.end();
     totals

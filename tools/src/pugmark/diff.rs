@@ -138,7 +138,9 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     found.functions = counts.into_iter().map(row).collect();
     found.functions.sort_by_key(|row| Reverse(row.instructions[0].abs_diff(row.instructions[1])));
     if errors > 0 {
-        tell(format_args!("pugmark: warning: the traces have {errors} errors: `pugmark decode` says more"));
+        tell(format_args!(
+            "pugmark: warning: the traces have {errors} errors and losses: `pugmark decode` says more"
+        ));
     }
     output::page(|out| match options.json {
         true => writeln!(out, "{}", serde_json::to_string(&found)?),

@@ -178,7 +178,7 @@ pub(super) struct ExecutedBlocks {
     /// Counts of interrupts, by the block before and the address at which execution was interrupted. A branch that led
     /// there was executed.
     pub(super) interrupted: FxHashMap<(u32, u64), u64>,
-    /// The number of errors in the trace.
+    /// The number of errors in the trace, and of places where packets were lost.
     pub(super) errors: usize,
 }
 
@@ -211,6 +211,7 @@ impl BlockChain {
         if breaks(event) {
             self.before = NO_BLOCK;
         }
+        self.errors += usize::from(event.kind == EventKind::Overflow);
     }
 }
 

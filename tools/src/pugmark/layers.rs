@@ -98,8 +98,12 @@ impl Counting<'_> {
 
 impl PacketSink for Counting<'_> {
     #[inline]
-    fn packet(&mut self, offset: u64, _: Packet) {
+    fn packet(&mut self, offset: u64, packet: Packet) {
         self.packet_at(offset);
+        if packet == Packet::Ovf {
+            self.totals.overflows += 1;
+            self.totals.first_overflow.get_or_insert(offset);
+        }
     }
 
     #[inline]

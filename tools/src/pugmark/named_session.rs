@@ -12,12 +12,14 @@ use crate::symbols::TracedSymbols;
 use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode, rc::Rc};
 
-/// Warns of errors in traces. Returns the exit status: a failure if there are any.
+/// Warns of errors and lost packets in traces. Returns the exit status: a failure if there are any.
 pub(super) fn status_of(errors: usize) -> ExitCode {
     if errors == 0 {
         return ExitCode::SUCCESS;
     }
-    tell(format_args!("pugmark: warning: {errors} errors in the traces: `pugmark decode` says where"));
+    tell(format_args!(
+        "pugmark: warning: {errors} errors and losses in the traces: `pugmark decode` says where"
+    ));
     ExitCode::FAILURE
 }
 

@@ -87,7 +87,8 @@ fn decode_segments(
             let packets = layers::packets(bytes, config, &mut Progress::hidden());
             (joined(&totals, &packets), (last, ip))
         };
-        let (totals, end) = of(segment.bytes);
+        let (mut totals, end) = of(segment.bytes);
+        totals.first_overflow = totals.first_overflow.map(|at| at + segment.offset as u64);
         let (lead, lead_end) = of(segment.lead);
         Found { totals, lead, end, lead_end }
     });
@@ -131,6 +132,8 @@ fn joined(sum: &Totals, next: &Totals) -> Totals {
         instructions: sum.instructions + next.instructions,
         blocks: sum.blocks + next.blocks,
         errors: sum.errors.iter().chain(&next.errors).cloned().collect(),
+        overflows: sum.overflows + next.overflows,
+        first_overflow: sum.first_overflow.or(next.first_overflow),
         hash: None,
         tsc_first: sum.tsc_first.or(next.tsc_first),
         tsc_last: next.tsc_last.or(sum.tsc_last),

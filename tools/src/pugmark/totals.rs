@@ -27,6 +27,10 @@ pub struct Totals {
     pub blocks: u64,
     /// The errors. After each error the layer continued at the next PSB, or with the next record.
     pub errors: Vec<TraceError>,
+    /// Places where the processor, or who stored the trace, lost packets: OVF packets.
+    pub overflows: u64,
+    /// The offset of the first one.
+    pub first_overflow: Option<u64>,
     /// The hash of the instructions' addresses, if it was requested and the layer returns instructions.
     pub hash: Option<AddressHash>,
     /// The value of the first TSC packet.
@@ -95,6 +99,8 @@ pub(super) struct Json {
     instructions: u64,
     blocks: u64,
     errors: Vec<TraceError>,
+    overflows: u64,
+    first_overflow: Option<u64>,
     /// The advice to the user about the errors.
     advice: Vec<&'static str>,
     hash: Option<String>,
@@ -118,6 +124,8 @@ impl Totals {
             instructions: self.instructions,
             blocks: self.blocks,
             errors: self.errors.clone(),
+            overflows: self.overflows,
+            first_overflow: self.first_overflow,
             advice: self.advice(),
             hash: self.hash.map(hash_text),
             tsc_first: self.tsc_first,
@@ -169,6 +177,9 @@ impl Totals {
             if let Some(tsc) = tsc {
                 writeln!(out, "{name:<13} {tsc:#x}")?;
             }
+        }
+        if let Some(first) = self.first_overflow {
+            writeln!(out, "overflows     {}, first at {first:#x}: packets are lost there", self.overflows)?;
         }
         writeln!(out, "errors        {}", self.errors.len())?;
         for error in self.errors.iter().take(SHOWN) {

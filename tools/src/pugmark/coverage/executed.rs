@@ -7,7 +7,7 @@ use crate::pugmark::{
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::Block,
-    event::Event,
+    event::{Event, EventKind},
     graph::{
         ExecutionSink,
         edges::{EDGES, EdgeMap},
@@ -196,6 +196,7 @@ impl ExecutionSink for MapSink<'_> {
 
     fn event(&mut self, event: &Event) {
         self.map.event(event);
+        self.errors += usize::from(event.kind == EventKind::Overflow);
     }
 
     fn lost(&mut self, lost: &Lost) {
@@ -290,6 +291,7 @@ mod tests {
                         if breaks(&event) {
                             before = None;
                         }
+                        executed.errors += usize::from(event.kind == EventKind::Overflow);
                     }
                     end => {
                         executed.errors += usize::from(end.is_err());

@@ -109,7 +109,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     let good = good.clone().all(|executed| executed.errors == 0 && !executed.insns.is_empty());
     if !good {
         output::tell(format_args!(
-            "pugmark: warning: the traces have errors, or no code was executed: `pugmark decode` says more"
+            "pugmark: warning: the traces have errors or losses, or no code was executed: `pugmark decode` says more"
         ));
     }
     let symfs = options.input.symfs.as_deref();

@@ -129,7 +129,7 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let report = options.report(counted);
     if !good {
         tell(format_args!(
-            "pugmark: warning: the traces have errors, or no code was executed: `pugmark decode` says more"
+            "pugmark: warning: the traces have errors or losses, or no code was executed: `pugmark decode` says more"
         ));
     }
     if options.json {

@@ -198,6 +198,7 @@ impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_,
             self.item(&FlowItem::Event(*event), Span::at(event.offset), executed);
         }
         if !event.status && event.kind == EventKind::Overflow {
+            self.lines.errors += 1;
             self.lines.error(format_args!("the processor lost packets"));
         }
     }

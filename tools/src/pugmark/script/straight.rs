@@ -3,7 +3,7 @@
 use super::{ScriptLines, When, known_text::TextKey};
 use crate::session::{SliceSink, TraceSlice};
 use pugmark_decoder_core::{
-    event::Event,
+    event::{Event, EventKind},
     graph::{ExecutionSink, Straight},
     resume::Lost,
 };
@@ -49,7 +49,9 @@ impl ExecutionSink for ScriptLines<'_> {
         self.keep(written);
     }
 
-    fn event(&mut self, _: &Event) {}
+    fn event(&mut self, event: &Event) {
+        self.errors += usize::from(event.kind == EventKind::Overflow);
+    }
 
     fn lost(&mut self, lost: &Lost) {
         self.errors += usize::from(matches!(lost, Lost::Error(_)));

@@ -228,7 +228,7 @@ pub(super) struct WalkedLane<'v, V: ?Sized> {
 /// The end of a lane.
 pub(super) struct WalkEnd {
     pub(super) time: Time,
-    /// The number of errors.
+    /// The number of errors, and of places where packets were lost.
     pub(super) errors: usize,
     /// The blocks that were executed, if they are counted.
     pub(super) counted: Option<ExecutedBlocks>,
@@ -449,7 +449,10 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             (self.at, self.aborts) = (Some(at), false);
         }
         match kind {
-            EventKind::Overflow => self.lose("the processor lost packets"),
+            EventKind::Overflow => {
+                self.errors += 1;
+                self.lose("the processor lost packets");
+            }
             EventKind::AsyncBranch { from } => self.interrupted(from),
             EventKind::Enabled { .. } => self.before = StepBefore::Nothing,
             EventKind::Tsx { speculative, aborted } => self.transaction(speculative, aborted),

@@ -89,7 +89,12 @@ impl Made {
 
     /// There is more of a trace, of which some may be lost.
     pub(crate) fn aux(self, flags: u64) -> Vec<u8> {
-        self.record(11, 0, &longs(&[0, 8, flags]))
+        self.aux_of(0, 8, flags)
+    }
+
+    /// There is more of a trace, from `offset` on.
+    pub(crate) fn aux_of(self, offset: u64, size: u64, flags: u64) -> Vec<u8> {
+        self.record(11, 0, &longs(&[offset, size, flags]))
     }
 
     /// Some records were lost.

@@ -36,7 +36,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use traces::{TracePart, TracePieces};
+use traces::{TraceGap, TracePart, TracePieces};
 
 pub use traces::AuxTrace;
 
@@ -129,6 +129,8 @@ impl PerfData {
 struct PerfParts {
     pieces: TracePieces,
     samples: TracePieces,
+    /// Where some of a trace was lost.
+    gaps: Vec<TraceGap>,
     /// The first and the last time of a record.
     times: Option<(u64, u64)>,
     /// All but the traces.
@@ -144,7 +146,8 @@ impl PerfParts {
     }
 
     fn finish(self) -> PerfData {
-        let traces = [self.pieces, self.samples].into_iter().flat_map(TracePieces::into_traces).collect();
+        let mut traces = self.pieces.marked(&self.gaps);
+        traces.extend(self.samples.into_traces());
         PerfData { traces, ..self.data }
     }
 }
@@ -159,6 +162,7 @@ struct PerfReader<'a> {
     config: StreamConfig,
     info: Option<PtInfo>,
     pieces: TracePieces,
+    gaps: Vec<TraceGap>,
     samples: TracePieces,
     /// The number of bytes of a trace that came in samples of each processor or thread.
     sampled: FxHashMap<u32, u64>,
@@ -186,6 +190,7 @@ impl<'a> PerfReader<'a> {
             events,
             info: None,
             pieces: TracePieces::default(),
+            gaps: vec![],
             samples: TracePieces::of_snapshots(),
             sampled: FxHashMap::default(),
             paths: FxHashMap::default(),
@@ -328,7 +333,9 @@ impl<'a> PerfReader<'a> {
             }
             Record::Switch { out: true } => SystemChange::Switch { from: own, to: None },
             Record::Switch { out: false } => SystemChange::Switch { from: None, to: own },
-            Record::Aux { flags, .. } if flags & crate::sideband::AUX_TRUNCATED != 0 => {
+            Record::Aux { flags, offset, size } if flags & crate::sideband::AUX_TRUNCATED != 0 => {
+                let (cpu, thread) = (found.sample.cpu, found.sample.tid.map(|(_, tid)| tid));
+                self.gaps.push(TraceGap { cpu, thread, offset: offset.saturating_add(size) });
                 SystemChange::TraceLost
             }
             Record::Lost { lost, .. } | Record::LostSamples { lost } => SystemChange::RecordsLost(lost),
@@ -369,7 +376,8 @@ impl<'a> PerfReader<'a> {
         self.data.clock = info.clock();
         let programs = bpf::functions(file.bpf_programs());
         self.data.records.extend(bpf::changes(programs, &self.names));
-        Ok(PerfParts { pieces: self.pieces, samples: self.samples, times: self.times, data: self.data })
+        let Self { pieces, samples, gaps, times, data, .. } = self;
+        Ok(PerfParts { pieces, samples, gaps, times, data })
     }
 }
 

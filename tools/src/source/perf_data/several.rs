@@ -28,6 +28,7 @@ pub(super) fn joined(mut files: Vec<(&Path, PerfParts)>) -> Result<PerfParts> {
         all.times = later.times.map(|(first, last)| (first, last.max(begin))).or(all.times);
         all.pieces.append(later.pieces);
         all.samples.append(later.samples);
+        all.gaps.extend(later.gaps);
         let mut records = later.data.records;
         records.iter_mut().filter(|record| record.time == 0).for_each(|record| record.time = begin);
         all.data.records.append(&mut records);

@@ -82,6 +82,37 @@ fn records_of_each_kind_say_what_the_system_did() {
 }
 
 #[test]
+fn an_overflow_marks_where_some_of_a_trace_was_lost() {
+    let psb_end = b"\x02\x23";
+    use pugmark_decoder_core::packet::PSB;
+    let bytes = |before: &[u8]| [&PSB[..], psb_end, before, b"\x11abcdefgh"].concat();
+    let marked = |left: &[u8]| bytes(&[left, b"\x02\xf3"].concat());
+    let traces = |records: &[Vec<u8>]| read(&file(records)).unwrap().traces;
+    let truncated = |bytes: &[u8]| MADE.aux_of(0, bytes.len() as u64 - 9, 1);
+    // A TIP of which all bytes, some, or one were stored, and none but the padding before it.
+    for (before, left) in [(&b"\0\x2d\x03\x04"[..], 4), (b"\0\x2d\x03", 1), (b"\0\x2d", 1), (b"\0", 1)] {
+        let (whole, expected) = (bytes(before), marked(&before[..left]));
+        let of_cpu = |cpu| trace(0, 0, cpu, NONE, &whole);
+        let cpu = [aux(Some(3), None, 0, &expected)];
+        assert_eq!(traces(&[info(false), of_cpu(3), truncated(&whole)]), cpu, "{before:x?}");
+        // The same record twice, and the record before the trace.
+        assert_eq!(traces(&[info(false), truncated(&whole), of_cpu(3), truncated(&whole)]), cpu);
+        let of_thread = trace(0, 0, NONE, 8, &whole);
+        assert_eq!(traces(&[info(false), of_thread, truncated(&whole)]), [aux(None, Some(8), 0, &expected)]);
+        // Of another processor; and where nothing follows.
+        assert_eq!(traces(&[info(false), of_cpu(4), truncated(&whole)]), [aux(Some(4), None, 0, &whole)]);
+        let end = &whole[..whole.len() - 9];
+        assert_eq!(traces(&[info(false), trace(0, 0, 3, NONE, end), truncated(&whole)])[0].bytes, end);
+        // The offsets of snapshots mean nothing.
+        assert_eq!(traces(&[info(true), of_cpu(3), truncated(&whole)])[0].bytes, whole);
+    }
+    // Nothing was lost.
+    let whole = bytes(b"");
+    let records = [info(false), trace(0, 0, 3, NONE, &whole), MADE.aux_of(0, 18, 0)];
+    assert_eq!(traces(&records)[0].bytes, whole);
+}
+
+#[test]
 fn compressed_records_and_those_from_a_pipe_are_the_same() {
     let (records, _) = each_kind();
     let many = records.concat().repeat(40);

@@ -5,8 +5,11 @@
 
 use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::packet::{PSB, Packet, Packets};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// An OVF packet.
+const OVF: [u8; 2] = [0x02, 0xf3];
 
 /// A trace without gaps: after a gap another one begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,66 @@ pub struct AuxTrace {
     pub reference: u64,
     /// The packets.
     pub bytes: Vec<u8>,
+}
+
+/// The end of a part of which the driver could not store all: packets are missing there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TraceGap {
+    pub(super) cpu: Option<u32>,
+    pub(super) thread: Option<u32>,
+    /// The offset in everything that was traced for this CPU or thread.
+    pub(super) offset: u64,
+}
+
+impl AuxTrace {
+    /// Puts an OVF at each gap inside the trace, in place of a packet that the gap cuts.
+    ///
+    /// When a buffer is full the processor stops, and Linux' driver starts it again without a PSB: tracing goes on with
+    /// a TIP.PGE whose IP is compressed against the last one before the gap. An OVF says just that of lost packets, so
+    /// decoders need not wait for a PSB, and every view counts the loss.
+    fn mark(&mut self, gaps: &[TraceGap]) {
+        let is_own = |gap: &&TraceGap| match self.cpu {
+            Some(_) => gap.cpu == self.cpu,
+            None => gap.thread == self.thread,
+        };
+        let places: BTreeSet<usize> = gaps
+            .iter()
+            .filter(is_own)
+            .filter_map(|gap| usize::try_from(gap.offset.checked_sub(self.offset)?).ok())
+            .filter(|place| (1..self.bytes.len()).contains(place))
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let mut bytes = Vec::with_capacity(self.bytes.len() + places.len() * OVF.len());
+        let mut from = 0;
+        for place in places {
+            let part = &self.bytes[from..place];
+            // A recording, and what follows a gap, begins with a whole packet.
+            bytes.extend_from_slice(whole_packets(part, from != 0 || self.offset == 0));
+            bytes.extend_from_slice(&OVF);
+            from = place;
+        }
+        bytes.extend_from_slice(&self.bytes[from..]);
+        self.bytes = bytes;
+    }
+}
+
+/// Returns the bytes without a packet that their end cuts. `begins` is true if a packet begins with the first byte:
+/// packets can be told apart from there or from a PSB.
+fn whole_packets(bytes: &[u8], begins: bool) -> &[u8] {
+    let mut packets = Packets::with_config(bytes, Config::new());
+    packets.set_offset(bytes.len() as u64);
+    if packets.sync_backward().is_none() {
+        if !begins {
+            return bytes;
+        }
+        packets.set_offset(0);
+    }
+    match packets.by_ref().find_map(Result::err) {
+        None => &bytes[..packets.offset() as usize],
+        Some(_) => bytes,
+    }
 }
 
 impl fmt::Display for AuxTrace {
@@ -111,6 +174,15 @@ impl TracePieces {
     /// Returns the pieces, in the order of their numbers.
     pub(super) fn into_traces(self) -> Vec<AuxTrace> {
         self.pieces.into_values().flatten().collect()
+    }
+
+    /// Returns the pieces with an OVF at each gap.
+    pub(super) fn marked(self, gaps: &[TraceGap]) -> Vec<AuxTrace> {
+        // The offset of a snapshot means nothing.
+        let gaps = if self.are_snapshots { &[] } else { gaps };
+        let mut traces = self.into_traces();
+        traces.iter_mut().for_each(|trace| trace.mark(gaps));
+        traces
     }
 }
 
