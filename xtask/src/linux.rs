@@ -136,6 +136,7 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
         kernel,
         initramfs,
         monitor,
+        judged: options.truth.is_some() || options.probe.is_some(),
         processors: options.processors,
         memory: options.memory,
         probe: options.probe.map(|millions| millions.saturating_mul(1_000_000)),

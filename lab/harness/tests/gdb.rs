@@ -151,6 +151,7 @@ fn gdb_walks_back_through_what_it_recorded_with_our_library_as_with_the_installe
         kernel,
         initramfs,
         monitor: Some(Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() }),
+        judged: true,
         processors: 1,
         probe: None,
         memory: Some(512),

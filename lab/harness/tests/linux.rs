@@ -35,6 +35,7 @@ fn machine(scratch: &Scratch, kernel: PathBuf, guest: &Guest) -> Result<LinuxMac
         kernel,
         initramfs,
         monitor: None,
+        judged: true,
         processors: 1,
         memory: None,
         probe: None,
@@ -68,6 +69,20 @@ fn a_guest_on_the_machine_itself_sends_what_its_command_writes_its_status_and_it
     assert_eq!(outcome.file("empty")?, b"");
     assert_eq!(outcome.files.len(), 2);
     assert!(outcome.truth.is_empty());
+    Ok(())
+}
+
+#[test]
+fn the_files_of_a_guest_that_is_not_judged_do_not_need_the_log() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let mut guest = Guest::new(&busybox);
+    guest.command(&["sh", "-c", "echo kept > /out/file"].map(String::from));
+    let monitor = Monitor { image: Images::build()?.monitor, options: "profile=skylake truth=off".into() };
+    let machine =
+        LinuxMachine { monitor: Some(monitor), judged: false, ..machine(&scratch, kernel, &guest)? };
+    let outcome = machine.run(|_| {})?;
+    assert_eq!((outcome.status, outcome.file("file")?), (0, &b"kept\n"[..]));
     Ok(())
 }
 

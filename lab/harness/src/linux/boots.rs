@@ -149,6 +149,7 @@ impl LinuxBoot {
                 image: Images::build()?.monitor,
                 options: format!("profile={} times=0", self.profile),
             }),
+            judged: true,
             processors: 1,
             memory: None,
             probe: None,

@@ -67,6 +67,9 @@ pub struct LinuxMachine {
     pub initramfs: PathBuf,
     /// The monitor below the guest; without it Linux runs directly on the machine.
     pub monitor: Option<Monitor>,
+    /// True if the guest is held against the monitor's log. Then a log that is too small is an error; otherwise it ends
+    /// where it is full.
+    pub judged: bool,
     /// Number of processors.
     pub processors: u16,
     /// The guest's memory in MiB.
@@ -113,7 +116,7 @@ pub struct LinuxOutcome {
     pub vdso: Option<Vec<u8>>,
     /// The text of the guest's /proc/kallsyms, if the monitor itself has traced something.
     pub symbols: Option<String>,
-    /// The monitor's log; empty without a monitor.
+    /// The monitor's log; empty without a monitor, and if the guest is not judged by it.
     pub truth: Truth,
     /// The monitor's own trace, if it was requested.
     pub probe: Option<ProbeTrace>,
@@ -143,8 +146,8 @@ impl LinuxMachine {
     /// Runs the machine until the guest has sent everything. Calls `watch` for each event.
     ///
     /// # Errors
-    /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log was
-    /// too small.
+    /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log of a
+    /// guest that is judged by it was too small.
     pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
         let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
         let options = options.unwrap_or_default();
@@ -210,9 +213,12 @@ impl LinuxMachine {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if self.monitor.is_some() {
-                        let retired = truth::retired_at(&ram, LogPlace::of(&options))?;
-                        progress.note_retired(Instant::now(), retired);
-                        watch(Event::Traced(retired));
+                        let retired = truth::retired_at(&ram, LogPlace::of(&options));
+                        if self.judged || retired.is_ok() {
+                            let retired = retired?;
+                            progress.note_retired(Instant::now(), retired);
+                            watch(Event::Traced(retired));
+                        }
                     }
                     // QEMU never connects to the socket if it does not like its command line.
                     if let Some((status, stderr)) = machine.ended()? {
@@ -227,7 +233,9 @@ impl LinuxMachine {
             }
         }
         if self.monitor.is_some() {
-            outcome.truth.follow(&ram)?;
+            if self.judged {
+                outcome.truth.follow(&ram)?;
+            }
             let region = self.places()?.probe;
             outcome.probe = region.map(|region| ProbeTrace::read(&ram, region)).transpose()?;
         }

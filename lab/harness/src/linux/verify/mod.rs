@@ -101,6 +101,7 @@ impl Verify {
                 image: Images::build()?.monitor,
                 options: format!("profile={profile} times=0"),
             }),
+            judged: true,
             processors: rows[0].processors,
             memory: rows[0].memory,
             probe: None,
