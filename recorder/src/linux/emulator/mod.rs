@@ -282,13 +282,15 @@ impl<'a> Emulation<'a> {
                 ring.close();
             }
             let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
-            if ring.header().tid.load(Relaxed) == 0 {
-                self.add_process(ring);
-            } else if self.process_of(pid, generation).is_some() {
-                self.add_thread(ring)?;
-            } else {
-                // Its process's ring was filled in after it was looked at.
-                self.unread.push(number);
+            let is_process = ring.header().tid.load(Relaxed) == 0;
+            let needed = if is_process { Process::parent(&ring) } else { Some((pid, generation)) };
+            match needed {
+                // The ring of its process, or of its process's parent, was filled in after it was looked at.
+                Some((pid, generation)) if self.process_of(pid, generation).is_none() => {
+                    self.unread.push(number);
+                }
+                _ if is_process => self.add_process(ring),
+                _ => self.add_thread(ring)?,
             }
         }
         Ok(any)

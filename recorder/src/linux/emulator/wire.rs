@@ -186,7 +186,7 @@ impl Drop for Rings {
 #[repr(C)]
 pub struct Header {
     /// The other fields are filled in.
-    ready: AtomicU32,
+    pub ready: AtomicU32,
     /// The number of words that were written, and of those that were read.
     head: AtomicU64,
     tail: AtomicU64,

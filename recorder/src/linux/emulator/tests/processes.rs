@@ -26,6 +26,26 @@ fn a_forked_process_has_the_code_and_the_handlers_of_its_parent() {
     assert_eq!(parts, [(1, one, first.into()), (2, two, second.into())]);
 }
 
+#[test]
+fn a_process_that_is_found_before_its_parent_waits_for_it() {
+    let script = Script::new("before-parent");
+    let mut emulation = script.emulation();
+    let parent = process_ring(&emulation, (PID, 0), 0..13, |_| ());
+    parent.header().forks.store(1, Relaxed);
+    let _child = process_ring(&emulation, (PID + 1, 1), 0..0, |header| {
+        header.parent.store(PID, Relaxed);
+        header.inherited.store(12, Relaxed);
+        header.made.store(5, Relaxed);
+    });
+    // The parent's ring was looked at before it was filled in, and the child's after that.
+    parent.header().ready.store(0, Relaxed);
+    emulation.find_rings().unwrap();
+    assert_eq!(emulation.processes.len(), 0);
+    parent.header().ready.store(1, Relaxed);
+    emulation.find_rings().unwrap();
+    assert_eq!((emulation.processes.len(), emulation.unreported()), (2, 0));
+}
+
 /// Records a process of two threads, of which one executes another program while nothing of it has been read yet.
 fn executed_by(script: &Script, tid: u32) -> Recording {
     let mut emulation = script.emulation();
