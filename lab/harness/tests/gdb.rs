@@ -9,7 +9,6 @@ use pugmark_harness::images::{Images, build_libipt};
 use pugmark_harness::linux::packages::Packages;
 use pugmark_harness::linux::{Guest, LinuxMachine, Monitor};
 use pugmark_harness::scratch::Scratch;
-use pugmark_harness::time_limits::TimeLimits;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -148,16 +147,9 @@ fn gdb_walks_back_through_what_it_recorded_with_our_library_as_with_the_installe
     let initramfs = scratch.file("initramfs");
     std::fs::write(&initramfs, guest.files().archive()?)?;
     let machine = LinuxMachine {
-        kernel,
-        initramfs,
         monitor: Some(Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() }),
-        judged: true,
-        processors: 1,
-        probe: None,
         memory: Some(512),
-        words: String::new(),
-        interactive: false,
-        time_limits: TimeLimits::default(),
+        ..LinuxMachine::new(kernel, initramfs)
     };
     let outcome = machine.run(|_| {})?;
     for which in ["debian", "pugmark"] {

@@ -1,13 +1,11 @@
 //! Debian's Linux as a guest.
 
-use anyhow::{Result, ensure};
-use pugmark_harness::images::{Images, build_pugmark};
+use anyhow::Result;
+use pugmark_harness::images::Images;
 use pugmark_harness::linux::packages::Packages;
 use pugmark_harness::linux::{Event, Guest, LinuxMachine, Monitor};
 use pugmark_harness::scratch::Scratch;
-use pugmark_harness::time_limits::TimeLimits;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// Returns Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
 fn debian() -> Option<[PathBuf; 2]> {
@@ -19,30 +17,11 @@ fn debian() -> Option<[PathBuf; 2]> {
     found.ok()
 }
 
-/// Returns the output of `pugmark` for a recording.
-fn pugmark(program: &Path, arguments: &[&str], recording: &Path) -> Result<String> {
-    let output = Command::new(program).args(arguments).arg(recording).output()?;
-    let text = String::from_utf8(output.stdout)?;
-    ensure!(output.status.success(), "{arguments:?}: {}{text}", String::from_utf8_lossy(&output.stderr));
-    Ok(text)
-}
-
-/// Returns a machine without the monitor.
+/// Returns a machine without a monitor.
 fn machine(scratch: &Scratch, kernel: PathBuf, guest: &Guest) -> Result<LinuxMachine> {
     let initramfs = scratch.file("initramfs");
     std::fs::write(&initramfs, guest.files().archive()?)?;
-    Ok(LinuxMachine {
-        kernel,
-        initramfs,
-        monitor: None,
-        judged: true,
-        processors: 1,
-        memory: None,
-        probe: None,
-        words: String::new(),
-        interactive: false,
-        time_limits: TimeLimits::default(),
-    })
+    Ok(LinuxMachine::new(kernel, initramfs))
 }
 
 #[test]
@@ -100,40 +79,6 @@ fn a_guest_that_ends_early_fails_with_its_last_words() -> Result<()> {
     );
     Ok(())
 }
-
-/// The first calls of Linux's `start_kernel`.
-const FIRST_CALLS: [&str; 3] = ["set_task_stack_end_magic", "cgroup_init_early", "boot_cpu_init"];
-
-#[test]
-fn a_probe_traces_the_boot_of_linux_from_the_first_instruction_as_the_log_has_it() -> Result<()> {
-    let Some([kernel, busybox]) = debian() else { return Ok(()) };
-    let scratch = Scratch::new()?;
-    let mut guest = Guest::new(&busybox);
-    guest.command(&["true".into()]);
-    let monitor = Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() };
-    let machine = LinuxMachine {
-        monitor: Some(monitor),
-        probe: Some(INSTRUCTIONS),
-        ..machine(&scratch, kernel, &guest)?
-    };
-    let outcome = machine.run(|_| {})?;
-    let trace = outcome.probe.as_ref().expect("what the probe has traced");
-    assert_eq!(trace.instructions(&outcome.truth), INSTRUCTIONS);
-    let recording = scratch.file("boot.rec");
-    trace.write(&recording, &outcome.truth, outcome.symbols.as_deref().expect("the kernel's symbols"))?;
-    let program = build_pugmark()?;
-    // The number and hash of the instructions of each part are the log's.
-    pugmark(&program, &["decode", "--check"], &recording)?;
-    let calls = pugmark(&program, &["calls", "--of", "start_kernel"], &recording)?;
-    println!("{calls}");
-    let names: Vec<_> = calls.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
-    let places: Vec<_> = FIRST_CALLS.map(|name| names.iter().position(|found| *found == name)).into();
-    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{calls}");
-    Ok(())
-}
-
-/// Number of instructions that the probe traces.
-const INSTRUCTIONS: u64 = 500_000;
 
 /// Number of rewrites; with `PUGMARK_LONG=1`, fifteen times as many.
 const REWRITES: u32 = 100;

@@ -11,7 +11,6 @@ use super::{DebianKernel, Guest, LinuxMachine, Monitor, PERF};
 use crate::expected::all_profiles;
 use crate::images::Images;
 use crate::scratch::Scratch;
-use crate::time_limits::TimeLimits;
 
 /// Words of Linux's log by which it reports a problem with the processor, or with itself.
 const COMPLAINTS: [&str; 9] = [
@@ -143,21 +142,14 @@ impl LinuxBoot {
 
     fn machine(self, kernel: PathBuf, initramfs: PathBuf) -> Result<LinuxMachine> {
         Ok(LinuxMachine {
-            kernel,
-            initramfs,
             monitor: Some(Monitor {
                 image: Images::build()?.monitor,
                 options: format!("profile={} times=0", self.profile),
             }),
-            judged: true,
-            processors: 1,
-            memory: None,
-            probe: None,
             // Linux counts ticks against the TSC to check its timer, but skips that if it knows that it is a guest: on
             // a busy host ticks come late.
             words: "nmi_watchdog=1 no_timer_check".into(),
-            interactive: false,
-            time_limits: TimeLimits::default(),
+            ..LinuxMachine::new(kernel, initramfs)
         })
     }
 }

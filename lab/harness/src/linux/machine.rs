@@ -143,6 +143,23 @@ impl Read {
 }
 
 impl LinuxMachine {
+    /// Returns a machine without a monitor, which has one processor.
+    #[must_use]
+    pub fn new(kernel: PathBuf, initramfs: PathBuf) -> Self {
+        Self {
+            kernel,
+            initramfs,
+            monitor: None,
+            judged: true,
+            processors: 1,
+            memory: None,
+            probe: None,
+            words: String::new(),
+            interactive: false,
+            time_limits: TimeLimits::default(),
+        }
+    }
+
     /// Runs the machine until the guest has sent everything. Calls `watch` for each event.
     ///
     /// # Errors

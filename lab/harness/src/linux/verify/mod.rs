@@ -19,7 +19,6 @@ use self::answers::{Found, addresses, perf, perf_script, pugmark, pugmark_text, 
 use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor, ptwrite};
 use crate::images::Images;
 use crate::scratch::Scratch;
-use crate::time_limits::TimeLimits;
 use crate::truth::Truth;
 
 /// The programs and folders of the host that the table needs.
@@ -95,19 +94,13 @@ impl Verify {
         std::fs::write(&initramfs, guest.files().archive()?)?;
         let profile = rows[0].profile;
         let machine = LinuxMachine {
-            kernel: self.kernel.clone(),
-            initramfs,
             monitor: Some(Monitor {
                 image: Images::build()?.monitor,
                 options: format!("profile={profile} times=0"),
             }),
-            judged: true,
             processors: rows[0].processors,
             memory: rows[0].memory,
-            probe: None,
-            words: String::new(),
-            interactive: false,
-            time_limits: TimeLimits::default(),
+            ..LinuxMachine::new(self.kernel.clone(), initramfs)
         };
         let (mut output, mut lines) = (Vec::new(), Vec::new());
         let outcome = machine.run(|event| {
