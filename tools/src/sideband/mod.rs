@@ -31,7 +31,7 @@ pub use follower::Follower;
 pub use images::{ImagePlan, ProcessImages};
 pub use merged::MergedStreams;
 pub use problem::{RecordProblem, Warning};
-pub(crate) use record::AUX_TRUNCATED;
+pub(crate) use record::{AUX_PARTIAL, AUX_TRUNCATED};
 pub use record::{Fork, Mmap2, NoRecord, Record, Throttle, TimedRecord};
 pub use sample::Sample;
 pub use show::{RecordLayout, ShowOptions};

@@ -171,6 +171,8 @@ const MISC_KERNEL: u16 = 1;
 const MISC_13: u16 = 1 << 13;
 /// `PERF_AUX_FLAG_TRUNCATED`.
 pub(crate) const AUX_TRUNCATED: u64 = 1;
+/// `PERF_AUX_FLAG_PARTIAL`: the trace has gaps, as where a hypervisor has switched it off.
+pub(crate) const AUX_PARTIAL: u64 = 4;
 
 impl<'a> TimedRecord<'a> {
     /// Reads the record at the front of `bytes` and returns it with its size.

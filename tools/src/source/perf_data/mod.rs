@@ -24,7 +24,9 @@ mod traces;
 
 use super::{Mapping, SystemChange, SystemRecord, SystemTask};
 use crate::perf_clock::PerfClock;
-use crate::sideband::{Mmap2, NoRecord, Record, RecordProblem, StreamConfig, TimedRecord};
+use crate::sideband::{
+    AUX_PARTIAL, AUX_TRUNCATED, Mmap2, NoRecord, Record, RecordProblem, StreamConfig, TimedRecord,
+};
 use anyhow::{Context, Result, bail};
 use file::{EventAttr, MAGIC, PerfFile, RawRecord, kind};
 use info::PtInfo;
@@ -333,9 +335,12 @@ impl<'a> PerfReader<'a> {
             }
             Record::Switch { out: true } => SystemChange::Switch { from: own, to: None },
             Record::Switch { out: false } => SystemChange::Switch { from: None, to: own },
-            Record::Aux { flags, offset, size } if flags & crate::sideband::AUX_TRUNCATED != 0 => {
-                let (cpu, thread) = (found.sample.cpu, found.sample.tid.map(|(_, tid)| tid));
-                self.gaps.push(TraceGap { cpu, thread, offset: offset.saturating_add(size) });
+            Record::Aux { flags, offset, size } if flags & (AUX_TRUNCATED | AUX_PARTIAL) != 0 => {
+                // Where the gaps of a partial one are is not known.
+                if flags & AUX_TRUNCATED != 0 {
+                    let (cpu, thread) = (found.sample.cpu, found.sample.tid.map(|(_, tid)| tid));
+                    self.gaps.push(TraceGap { cpu, thread, offset: offset.saturating_add(size) });
+                }
                 SystemChange::TraceLost
             }
             Record::Lost { lost, .. } | Record::LostSamples { lost } => SystemChange::RecordsLost(lost),

@@ -61,6 +61,7 @@ fn each_kind() -> (Vec<Vec<u8>>, Vec<SystemChange>) {
         (MADE.pokes(0x1000, b"", b"abc"), poke(b"", b"abc")),
         (MADE.pokes(0x1000, b"\x0f\x1f", b""), poke(b"\x0f\x1f", b"")),
         (MADE.aux(1), SystemChange::TraceLost),
+        (MADE.aux(4), SystemChange::TraceLost),
         (MADE.lost(6), SystemChange::RecordsLost(6)),
     ];
     all.into_iter().unzip()
