@@ -3,13 +3,11 @@
 use crate::heap;
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::event::EventDecoder;
-use pugmark_tools::{
+use pugmark_ipt_programs::{
     code::SectionCache,
-    sideband::{
-        Follower, ImagePlan, MergedStreams, ProcessImages, RecordLayout, ShowOptions, Stream, StreamConfig,
-        TimedRecord,
-    },
+    sideband::{Follower, ImagePlan, MergedStreams, ProcessImages, RecordLayout, ShowOptions, Stream},
 };
+use pugmark_tools::sideband::{StreamConfig, TimedRecord};
 use std::{
     collections::HashMap,
     io::{self, Write},

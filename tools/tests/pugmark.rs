@@ -151,7 +151,6 @@ fn the_trace_is_read_as_the_options_say() {
     let folder = scratch("options");
     let psb = &TRACE[..16];
     let overflow = [psb, b"\x07\x02\xf3\x02\x23"].concat();
-    let block_begin = [psb, b"\x02\x23\x02\x63\x01"].concat();
     // MODE.Exec with IF before PSBEND.
     let interrupts = [&TRACE[..25], b"\x05", &TRACE[26..]].concat();
     // TSC (10), TNT (taken).
@@ -159,7 +158,6 @@ fn the_trace_is_read_as_the_options_say() {
     for (options, layer, trace, field, plain, value) in [
         ("--cpu 6/94", "packets", &overflow[..], "packets", 4, 3),
         ("--errata skd007", "packets", &overflow, "packets", 4, 3),
-        ("--dialect libipt", "packets", &block_begin, "packets", 3, 2),
         ("--iflags", "events", &interrupts, "events", 3, 4),
         ("--ticks", "insns", &later, "events", 0, 1),
         ("--ticks", "blocks", &later, "events", 0, 1),

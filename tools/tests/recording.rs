@@ -8,8 +8,6 @@ use std::{
 };
 
 const PUGMARK: &str = env!("CARGO_BIN_EXE_pugmark");
-const PTDUMP: &str = env!("CARGO_BIN_EXE_ptdump");
-const PTXED: &str = env!("CARGO_BIN_EXE_ptxed");
 
 const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 /// MODE.Exec (64 bit), FUP (1000), PSBEND.
@@ -246,15 +244,10 @@ fn bdm70_is_named_in_traces_of_real_processors() {
 }
 
 #[test]
-fn each_program_prints_the_names_of_processors() {
+fn the_names_of_processors_are_printed() {
     let folder = Scratch::new("list");
-    for (program, arguments) in [
-        (PUGMARK, &["decode", "--cpu", "list"][..]),
-        (PUGMARK, &["bench", "--cpu=list"]),
-        (PTDUMP, &["--cpu", "list"]),
-        (PTXED, &["--cpu", "list"]),
-    ] {
-        let output = folder.run(program, arguments);
+    for arguments in [&["decode", "--cpu", "list"][..], &["bench", "--cpu=list"]] {
+        let output = folder.run(PUGMARK, arguments);
         let shown = text(&output.stdout);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{arguments:?}");
         assert!(shown.contains("skylake           6/94 ") && shown.lines().count() > 40, "{shown}");
@@ -262,92 +255,6 @@ fn each_program_prints_the_names_of_processors() {
     // Only the exact word requests the list.
     let output = folder.run(PUGMARK, &["decode", "--cpu", "lists"]);
     assert_eq!(output.status.code(), Some(2));
-}
-
-#[test]
-fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
-    let folder = Scratch::new("image");
-    // TSC (1000), TMA, CBR, MTC, which together give the time.
-    let timing = b"\x19\0\x10\0\0\0\0\0\x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03";
-    // MTC, FUP (1006), TIP.PGD: an event with a time for ptxed to show.
-    let end = b"\x59\x05\x3d\x06\x10\x01";
-    let mut truth = truth();
-    truth["cpuid_15h"] = json!({"eax": 1, "ebx": 4});
-    (truth["mtc_freq"], truth["nom_freq"]) = (json!(3), json!(4));
-    folder.part("rec", &[PSB, STATE, timing, TNT, end], &truth);
-    let same = |program: &str, short: &[&str], long: &[&str]| {
-        let [short, long] = [short, long].map(|arguments| folder.run(program, arguments));
-        assert_eq!((text(&short.stderr), short.status.code()), (String::new(), Some(0)));
-        assert_eq!(text(&short.stdout), text(&long.stdout), "{}", text(&long.stderr));
-        text(&short.stdout)
-    };
-    let clocks = ["--mtc-freq", "3", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
-    let long = [&["--time", "--cpu", "6/94/3"], &clocks[..], &["rec/trace.pt"]].concat();
-    for image in
-        [&["--image", "rec"][..], &["--image", "rec/image.json"], &["--image", "rec", "rec/trace.pt"]]
-    {
-        let shown = same(PTDUMP, &[&["--time"], image].concat(), &long);
-        assert!(shown.contains("mtc        3") && shown.contains("tsc  "), "{shown}");
-    }
-    let code = ["--raw", "rec/code.bin:0x1000", "--time", "--event:time", "--cpu", "skylake"];
-    let long = [&code[..], &clocks, &["--pt", "rec/trace.pt"]].concat();
-    for image in
-        [&["--image", "rec"][..], &["--image", "rec/image.json"], &["--image", "rec", "--pt", "rec/trace.pt"]]
-    {
-        let shown = same(PTXED, &[&["--time", "--event:time"], image].concat(), &long);
-        assert!(shown.contains("0000000000001006  jmp") && shown.contains("  disabled]"), "{shown}");
-    }
-    // The command line overrides the recording.
-    let other = ["--time", "--cpu", "none", "--mtc-freq", "4"];
-    let long = [&other[..], &clocks[2..], &["rec/trace.pt"]].concat();
-    same(PTDUMP, &[&other[..], &["--image", "rec"]].concat(), &long);
-    let long = [&code[..4], &clocks[2..], &other[1..], &["--pt", "rec/trace.pt"]].concat();
-    same(PTXED, &[&["--event:time"], &other[..], &["--image", "rec"]].concat(), &long);
-    for (program, arguments, reason) in [
-        (PTDUMP, &["--image", "none"][..], "failed to load image none: No such file or directory."),
-        (PTXED, &["--image", "none"], "failed to load image none: No such file or directory."),
-        (
-            PTXED,
-            &["--image", "rec/truth.json"],
-            "failed to load image rec/truth.json: missing field `sections`",
-        ),
-        (PTXED, &["--pt", "rec/trace.pt", "--image", "rec"], "please specify --image before --pt."),
-        (PTXED, &["--image"], "--image: missing argument."),
-    ] {
-        let output = folder.run(program, arguments);
-        assert!(text(&output.stderr).contains(reason), "{arguments:?}: {}", text(&output.stderr));
-    }
-}
-
-#[test]
-fn a_given_processor_goes_before_the_recordings_own() {
-    let folder = Scratch::new("cpu");
-    let unknown = "config error: unknown cpu]";
-    for (described, given, is_unknown) in [
-        ("6/94/3", &[][..], false),
-        ("6/1/0", &[], true),
-        ("6/94/3", &["--cpu", "6/1"], true),
-        ("6/1/0", &["--cpu", "6/94"], false),
-        ("6/1/0", &["--cpu", "none"], false),
-    ] {
-        let mut truth = truth();
-        truth["cpu"] = json!(described);
-        folder.part("rec", &[PSB, STATE, TNT], &truth);
-        // In both orders, and with and without the trace's name.
-        for arguments in [
-            [given, &["--image", "rec"]].concat(),
-            [&["--image", "rec"], given].concat(),
-            [&["--image", "rec"], given, &["--pt", "rec/trace.pt"]].concat(),
-        ] {
-            let shown = text(&folder.run(PTXED, &arguments).stdout);
-            assert_eq!(shown.contains(unknown), is_unknown, "{described} {arguments:?}: {shown}");
-        }
-        for arguments in [[given, &["--image", "rec"]].concat(), [&["--image", "rec"], given].concat()] {
-            let shown = folder.run(PTDUMP, &arguments);
-            let shown = text(&shown.stdout) + &text(&shown.stderr);
-            assert_eq!(shown.contains("unknown cpu"), is_unknown, "{described} {arguments:?}: {shown}");
-        }
-    }
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn debian_package(built: &Path, folder: &Path) -> Result<PathBuf> {
     let licences = ["LICENSE-MIT", "LICENSE-APACHE"].map(|name| fs::read_to_string(workspace().join(name)));
     let [mit, apache] = licences;
     fs::write(documents.join("copyright"), format!("MIT OR Apache-2.0\n\n{}\n{}", mit?, apache?))?;
-    fs::copy(workspace().join("capi/README.md"), documents.join("README.md"))?;
+    fs::copy(workspace().join("libipt/capi/README.md"), documents.join("README.md"))?;
     fs::create_dir_all(root.join("DEBIAN"))?;
     let version = env!("CARGO_PKG_VERSION");
     let control = format!(

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
 /// The folder of each crate's sources. The files of each integration test are a separate crate.
-pub(crate) const CRATES: [&str; 19] = [
+pub(crate) const CRATES: [&str; 21] = [
     "lab/boot/src",
-    "capi/src",
     "decoder-core/src",
     "fuzz/src",
     "kernel/src",
@@ -21,6 +20,9 @@ pub(crate) const CRATES: [&str; 19] = [
     "pfm/src",
     "recorder/src",
     "lab/harness/src",
+    "libipt/capi/src",
+    "libipt/engine/src",
+    "libipt/programs/src",
     "tools/src",
     "lab/model/src",
     "lab/monitor/src",

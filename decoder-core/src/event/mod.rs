@@ -47,12 +47,10 @@ mod ready;
 mod sync;
 #[cfg(test)]
 mod tests;
-mod text;
 mod waiting;
 
 pub use counters::Counters;
 pub use decoder::EventDecoder;
-pub use text::Text;
 
 pub(crate) use branches::{BranchSink, Mark, ReadAhead};
 pub(crate) use decoder::{EventState, Snapshot};

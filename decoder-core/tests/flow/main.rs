@@ -9,6 +9,13 @@ mod robustness;
 mod scenarios;
 mod vectors;
 
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate, which tests share")]
+#[path = "../../../libipt/engine/src/code.rs"]
+mod code;
+#[allow(unreachable_pub, reason = "likewise")]
+#[path = "../../../libipt/engine/src/event_text.rs"]
+mod event_text;
+
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs two functions")]
 #[path = "../../../lab/harness/src/libipt/mod.rs"]
 mod libipt;

@@ -2,6 +2,7 @@
 
 use crate::{
     common::{notation::Scenario, scenarios, sections},
+    event_text::event_text,
     libipt,
 };
 use pugmark_decoder_core::{
@@ -122,9 +123,9 @@ fn line(scenario: &Scenario, item: &FlowItem) -> String {
     match item {
         FlowItem::Insn(insn) => format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip),
         FlowItem::Event(event) if scenario.times => {
-            format!("[{:x} {}]", event.when.tsc.unwrap_or_default(), event.text(true))
+            format!("[{:x} {}]", event.when.tsc.unwrap_or_default(), event_text(event, true))
         }
-        FlowItem::Event(event) => format!("[{}]", event.text(true)),
+        FlowItem::Event(event) => format!("[{}]", event_text(event, true)),
     }
 }
 

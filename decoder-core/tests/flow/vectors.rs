@@ -1,5 +1,6 @@
 //! The instruction flow against libipt's test vectors: addresses and event lines of the ptxed expectations.
 
+use crate::{code::Code, event_text::event_text};
 use pugmark_decoder_core::{
     config::{Config, Dialect, Flags},
     flow::{FlowItem, InsnDecoder},
@@ -129,7 +130,7 @@ impl Vector {
                         ip = insn.ip;
                     }
                     Ok(Some(FlowItem::Event(event))) => {
-                        lines.push(format!("[{}]", event.text(self.has("--event:ip"))));
+                        lines.push(format!("[{}]", event_text(&event, self.has("--event:ip"))));
                     }
                     Ok(None) => {
                         if decoder.ip().is_some() {
@@ -141,7 +142,7 @@ impl Vector {
                         lines.push(format!(
                             "[{:x}, {ip:x}: error: {}]",
                             error.offset,
-                            error.kind.libipt_text()
+                            Code::from(error.kind).text()
                         ));
                         break;
                     }

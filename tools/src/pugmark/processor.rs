@@ -5,7 +5,7 @@ use crate::{cpu, description::Description};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{
-    config::{AddressRange, Clocks, Config, Dialect, Flags, RangeKind},
+    config::{AddressRange, Clocks, Config, Flags, RangeKind},
     errata::{Cpu, Errata},
 };
 use std::ops::RangeInclusive;
@@ -38,10 +38,6 @@ pub struct Processor {
     /// Tracing stopped where execution reached these addresses
     #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
     stop: Vec<RangeInclusive<u64>>,
-    /// Where they read packets differently, follow manual or libipt
-    #[arg(long, value_enum, value_name = "WHOSE", default_value_t = DialectArgument::Manual,
-        hide_possible_values = true)]
-    dialect: DialectArgument,
     /// Report changes of RFLAGS.IF as events
     #[arg(long)]
     iflags: bool,
@@ -70,13 +66,6 @@ enum Erratum {
     Skz84,
     Apl11,
     Apl12,
-}
-
-/// `--dialect`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DialectArgument {
-    Manual,
-    Libipt,
 }
 
 impl Processor {
@@ -116,10 +105,6 @@ impl Processor {
             };
             *place = AddressRange { kind, first: *range.start(), last: *range.end() };
         }
-        config.dialect = match self.dialect {
-            DialectArgument::Manual => Dialect::Manual,
-            DialectArgument::Libipt => Dialect::Libipt,
-        };
         let (iflags, ticks, keep_calibration) = (self.iflags, self.ticks, self.keep_calibration);
         config.flags = Flags { iflags, ticks, keep_calibration, ..Flags::NONE };
         Ok(config)
@@ -169,7 +154,7 @@ mod tests {
     #[test]
     fn each_option_sets_its_field() {
         type ConfigField = fn(&Config<'_>) -> u64;
-        let rows: [(&str, ConfigField, u64); 15] = [
+        let rows: [(&str, ConfigField, u64); 14] = [
             ("--cpu 6/0x5e/3", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
             ("--cpu skylake", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
             ("--cpu 6/94", |config| config.errata.skl168.into(), 1),
@@ -187,7 +172,6 @@ mod tests {
             ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x1fff).into(), 1),
             ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x2000).into(), 0),
             ("--stop 0x1000", |config| config.filter.contains(0x1000).into(), 0),
-            ("--dialect libipt", |config| (config.dialect == Dialect::Libipt).into(), 1),
             (
                 "--iflags --ticks --keep-calibration",
                 |config| {

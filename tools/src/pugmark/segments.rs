@@ -14,7 +14,7 @@
 //! Transfer Compression for Returns (RET)".
 
 use pugmark_decoder_core::{
-    config::{Config, Dialect},
+    config::Config,
     packet::{Ip, Packet, Packets},
 };
 use std::{
@@ -51,8 +51,7 @@ pub(super) fn segments<'a>(
 ) -> Vec<TraceSegment<'a>> {
     let least = (trace.len() / (EACH * threads.get())).max(LEAST);
     // These events depend on state from before the segment.
-    let Config { flags, dialect, .. } = config;
-    let depends = flags.ticks || flags.iflags || dialect == Dialect::Libipt;
+    let depends = config.flags.ticks || config.flags.iflags;
     if threads.get() == 1 || depends {
         return vec![TraceSegment { bytes: trace, lead: &[], offset: 0 }];
     }
@@ -198,11 +197,8 @@ mod tests {
             segments(&part, config, threads).len() > 1
         };
         assert!(cuts(|_| {}, two) && !cuts(|_| {}, NonZeroUsize::MIN));
-        let changes: [fn(&mut Config<'_>); 3] = [
-            |config| config.flags.ticks = true,
-            |config| config.flags.iflags = true,
-            |config| config.dialect = Dialect::Libipt,
-        ];
+        let changes: [fn(&mut Config<'_>); 2] =
+            [|config| config.flags.ticks = true, |config| config.flags.iflags = true];
         assert!(!changes.into_iter().any(|change| cuts(change, two)));
     }
 

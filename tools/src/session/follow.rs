@@ -5,7 +5,6 @@ use super::{
     switch::{SwitchedSink, TraceOwner},
 };
 use pugmark_decoder_core::{
-    config::Dialect,
     graph::{ExecutionSink, Graph, WORDS_PER_BLOCK},
     image::Image,
     packet::Packet,
@@ -106,7 +105,7 @@ impl<'a> Session<'a> {
     /// Decodes a slice that is all of its trace.
     fn whole<S: SliceSink>(&self, slice: &TraceSlice, graph: &mut Graph<'_>, sink: &mut S) {
         let (trace, image) = (self.traces[slice.trace], self.image(slice.image));
-        if S::ENDS_EARLY && self.config.dialect == Dialect::Manual {
+        if S::ENDS_EARLY {
             let mut kept = <Kept>::new();
             return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), graph, sink);
         }

@@ -1,8 +1,6 @@
-//! The configuration of a stream of records: the values of `--pevent:*`.
+//! The configuration of a stream of records.
 
-use crate::args::{Args, UsageError};
 use crate::code::elf::Abi;
-use crate::number;
 use crate::perf_clock::PerfClock;
 use std::collections::HashMap;
 
@@ -46,41 +44,6 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// Reads the value of a `--pevent:` option.
-    ///
-    /// # Errors
-    /// [`UsageError::UnknownOption`], and the errors in the value.
-    pub fn set(&mut self, option: &str, args: &mut Args) -> Result<(), UsageError> {
-        match option {
-            "--pevent:sample-type" => self.sample_type = args.number_as(option)?,
-            "--pevent:time-zero" => self.time_zero = args.number_as(option)?,
-            "--pevent:time-shift" => self.time_shift = args.number_as(option)?,
-            "--pevent:time-mult" => self.time_mult = args.number_as(option)?,
-            "--pevent:tsc-offset" => self.tsc_offset = args.number_as(option)?,
-            "--pevent:kernel-start" => self.kernel_start = args.number_as(option)?,
-            "--pevent:sysroot" => self.sysroot = args.value(option)?,
-            "--pevent:vdso-x64" => drop(self.vdso.insert(Abi::X64, args.value(option)?)),
-            "--pevent:vdso-x32" => drop(self.vdso.insert(Abi::X32, args.value(option)?)),
-            "--pevent:vdso-ia32" => drop(self.vdso.insert(Abi::Ia32, args.value(option)?)),
-            _ => return Err(UsageError::UnknownOption(option.into())),
-        }
-        Ok(())
-    }
-
-    /// Reads `ID:V`; the error shows `shown` if the argument has another form.
-    ///
-    /// # Errors
-    /// [`UsageError::BadSampleConfig`].
-    pub fn add_sample_config(&mut self, shown: &str, argument: Option<&str>) -> Result<(), UsageError> {
-        let failed = |error| UsageError::BadSampleConfig { shown: shown.into(), error };
-        let config = argument
-            .ok_or_else(|| failed("internal error"))?
-            .split_once(':')
-            .and_then(|(id, sample_type)| Some((number::parse(id)?, number::parse_or_zero(sample_type)?)));
-        self.sample_configs.push(config.ok_or_else(|| failed("invalid argument"))?);
-        Ok(())
-    }
-
     /// Returns a time of perf's clock as TSC; `None` if the configuration cannot convert it.
     pub fn tsc_of(&self, time: u64) -> Option<u64> {
         if time == 0 {
@@ -122,57 +85,5 @@ mod tests {
         ] {
             assert_eq!(config.tsc_of(time), tsc, "{config:?}");
         }
-    }
-
-    #[test]
-    fn each_option_sets_its_own_value() {
-        type Number = (&'static str, fn(&StreamConfig) -> u64, u64);
-        let numbers: [Number; 6] = [
-            ("--pevent:sample-type", |config| config.sample_type, 0x10),
-            ("--pevent:time-zero", |config| config.time_zero, 11),
-            ("--pevent:time-shift", |config| config.time_shift.into(), 12),
-            ("--pevent:time-mult", |config| config.time_mult.into(), 13),
-            ("--pevent:tsc-offset", |config| config.tsc_offset, 14),
-            ("--pevent:kernel-start", |config| config.kernel_start, 15),
-        ];
-        let mut config = StreamConfig::default();
-        for (option, get, value) in numbers {
-            config.set(option, &mut Args::new([value.to_string()])).expect(option);
-            assert_eq!(get(&config), value, "{option}");
-            assert_eq!(
-                config.set(option, &mut Args::new([])),
-                Err(UsageError::MissingArgument(option.into()))
-            );
-        }
-        for (option, get, value) in numbers {
-            assert_eq!(get(&config), value, "{option}, which another one has changed");
-        }
-        config.set("--pevent:sysroot", &mut Args::new(["/target".into()])).unwrap();
-        assert_eq!(config.sysroot, "/target");
-        for (option, abi) in [
-            ("--pevent:vdso-x64", Abi::X64),
-            ("--pevent:vdso-x32", Abi::X32),
-            ("--pevent:vdso-ia32", Abi::Ia32),
-        ] {
-            config.set(option, &mut Args::new([option.into()])).unwrap();
-            assert_eq!(config.vdso[&abi], option);
-        }
-        let unknown = Err(UsageError::UnknownOption("--pevent:x".into()));
-        assert_eq!(config.set("--pevent:x", &mut Args::new(["1".into()])), unknown);
-    }
-
-    #[test]
-    fn reads_sample_configs() {
-        let mut config = StreamConfig::default();
-        config.add_sample_config("o", Some("0x10:6")).unwrap();
-        assert_eq!(config.sample_configs, [(16, 6)]);
-        config.add_sample_config("o", Some("1:")).unwrap();
-        assert_eq!(config.sample_configs, [(16, 6), (1, 0)]);
-        for argument in ["", "zz", "1", ":1", "1:2:3", "1:x"] {
-            let error = UsageError::BadSampleConfig { shown: "o".into(), error: "invalid argument" };
-            assert_eq!(config.add_sample_config("o", Some(argument)), Err(error), "{argument:?}");
-        }
-        let error = UsageError::BadSampleConfig { shown: "o".into(), error: "internal error" };
-        assert_eq!(config.add_sample_config("o", None), Err(error));
     }
 }

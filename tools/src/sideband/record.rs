@@ -170,7 +170,7 @@ const MISC_KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_SWITCH_OUT`.
 const MISC_13: u16 = 1 << 13;
 /// `PERF_AUX_FLAG_TRUNCATED`.
-pub(crate) const AUX_TRUNCATED: u64 = 1;
+pub const AUX_TRUNCATED: u64 = 1;
 /// `PERF_AUX_FLAG_PARTIAL`: the trace has gaps, as where a hypervisor has switched it off.
 pub(crate) const AUX_PARTIAL: u64 = 4;
 

@@ -46,7 +46,8 @@ pub(crate) fn package(options: &PackageOptions) -> Result<()> {
 /// Makes `target/debian/pugmark_VERSION_ARCHITECTURE.deb`, as `tools/Cargo.toml` says, and prints its name.
 fn debian_package(setup: SetupOptions) -> Result<()> {
     setup::prepare_deb(setup.no_install)?;
-    cargo(&["build", "--locked", "--release", "--package", "pugmark-tools"], &[])?;
+    let packages = ["--package", "pugmark-tools", "--package", "pugmark-ipt-programs"];
+    cargo(&[&["build", "--locked", "--release"], &packages[..]].concat(), &[])?;
     write_documents(&target_folder().join("release/pugmark"), &target_folder().join(FOLDER))?;
     cargo(&["deb", "--locked", "--package", "pugmark-tools", "--no-build", "--strip"], &[])
 }
@@ -77,7 +78,7 @@ fn write_documents(pugmark: &Path, folder: &Path) -> Result<()> {
         .context("cannot start cargo")?;
     ensure!(metadata.status.success(), "`cargo metadata` failed");
     let metadata: Value = serde_json::from_slice(&metadata.stdout)?;
-    fs::write(folder.join("licences.txt"), licences(&metadata, "pugmark-tools")?)?;
+    fs::write(folder.join("licences.txt"), licences(&metadata, "pugmark-ipt-programs")?)?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use crate::{
 use fastrand::Rng;
 use pugmark_decoder_core::packet::Packets;
 use pugmark_harness::libipt::{self, release::RELEASES};
+use pugmark_ipt::Code;
 
 /// libipt does not detect an endless loop in the code, so it stops after this many instructions.
 pub(crate) const MOST_INSTRUCTIONS: usize = 1 << 14;
@@ -33,7 +34,7 @@ fn packets_of_damaged_traces_have_the_same_first_error() {
                 for packet in own.by_ref() {
                     match packet {
                         Ok(_) => own_count += 1,
-                        Err(error) => own_error = Some((error.kind.libipt_text(), error.offset)),
+                        Err(error) => own_error = Some((Code::from(error.kind).text(), error.offset)),
                     }
                 }
             }

@@ -7,6 +7,7 @@ use pugmark_decoder_core::{
     flow::{FlowItem, InsnDecoder},
     image::{Image, Section},
 };
+use pugmark_ipt::Code;
 
 /// The result, from the first PSB to the first error.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +64,6 @@ impl OwnResult {
 
     /// Returns the error in libipt's words, and its offset.
     pub(crate) fn said(&self) -> Option<(&'static str, u64)> {
-        self.error.map(|error| (error.kind.libipt_text(), error.offset))
+        self.error.map(|error| (Code::from(error.kind).text(), error.offset))
     }
 }

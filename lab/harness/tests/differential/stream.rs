@@ -5,6 +5,7 @@ use pugmark_decoder_core::{
     event::EventDecoder,
     packet::{Ip, Packet, Packets},
 };
+use pugmark_ipt::Code;
 
 /// The packets from the first PSB on, each with its offset.
 pub(crate) struct Stream {
@@ -40,7 +41,7 @@ impl Stream {
             match events.next() {
                 Ok(Some(_)) => {}
                 Ok(None) => break None,
-                Err(error) => break Some((error.kind.libipt_text(), error.offset)),
+                Err(error) => break Some((Code::from(error.kind).text(), error.offset)),
             }
         };
         let mut order = Order::default();
