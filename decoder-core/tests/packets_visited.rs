@@ -3,7 +3,7 @@
 
 use pugmark_decoder_core::{
     Error,
-    config::{Config, Dialect},
+    config::Config,
     errata::Errata,
     last_ip::LastIp,
     packet::{Context, Cyc, Ip, IpPacket, Mtc, PSB, Packet, PacketSink, Packets, Tnt, Tsc},
@@ -145,15 +145,9 @@ fn traces() -> Vec<Vec<u8>> {
     traces
 }
 
-fn configs() -> [Config<'static>; 4] {
-    let plain = Config::new();
+fn configs() -> [Config<'static>; 2] {
     let errata = Errata { skd007: true, skz84: true, ..Errata::NONE };
-    [
-        plain,
-        Config { errata, ..plain },
-        Config { dialect: Dialect::Libipt, ..plain },
-        Config { errata, dialect: Dialect::Libipt, ..plain },
-    ]
+    [Config::new(), Config { errata, ..Config::new() }]
 }
 
 #[test]

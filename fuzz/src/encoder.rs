@@ -6,9 +6,9 @@ use crate::{
 };
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
-    config::{Config, Dialect},
+    config::Config,
     last_ip::LastIp,
-    packet::{Context, EmitError, Encoder, Evd, Packet, Packets},
+    packet::{Context, EmitError, Encoder, Packet, Packets},
 };
 
 /// Checks that a packet that is emitted parses to an equal packet: alone, cut, and in a row. A packet that is refused
@@ -52,7 +52,7 @@ fn write(u: &mut Unstructured<'_>) -> Result<()> {
         if encoder.offset() > offset {
             let bytes = &encoder.trace()[usize::try_from(offset).expect("an offset in memory")..];
             alone(&packet, bytes, &config, context);
-            written.push((offset, as_read(packet, config.dialect)));
+            written.push((offset, packet));
             context = context.after(&packet);
             match packet {
                 Packet::Psb => last_ip.reset(),
@@ -73,17 +73,9 @@ fn write(u: &mut Unstructured<'_>) -> Result<()> {
 /// The value of memory that was not written.
 const FREE: u8 = 0xa5;
 
-/// Returns the packet that a reader of this dialect reads.
-fn as_read(packet: Packet, dialect: Dialect) -> Packet {
-    match (packet, dialect) {
-        (Packet::Evd(evd), Dialect::Libipt) => Packet::Evd(Evd { kind: evd.kind & 0x1f, ..evd }),
-        _ => packet,
-    }
-}
-
 fn alone(packet: &Packet, bytes: &[u8], config: &Config<'_>, context: Context) {
     let read = Packet::parse_with(bytes, config, context);
-    assert_eq!(read, Ok(Some((as_read(*packet, config.dialect), bytes.len()))), "{bytes:02x?}");
+    assert_eq!(read, Ok(Some((*packet, bytes.len()))), "{bytes:02x?}");
     for cut in 0..bytes.len() {
         let read = Packet::parse_with(&bytes[..cut], config, context);
         assert_eq!(read, Ok(None), "{packet:x?} cut to {cut} bytes");

@@ -3,7 +3,7 @@
 use crate::{decoder_config, reference};
 use arbitrary::Unstructured;
 use pugmark_decoder_core::{
-    config::{Config, Dialect},
+    config::Config,
     packet::{Context, Packet, Packets},
 };
 
@@ -62,13 +62,12 @@ fn until_error(trace: &[u8], packets: &mut Packets<'_>) -> bool {
     }
 }
 
-/// Checks that a parsed packet emits bytes that parse to an equal packet. Emission follows the manual's dialect.
+/// Checks that a parsed packet emits bytes that parse to an equal packet.
 fn again(packet: &Packet, config: &Config<'_>, context: Context) {
     let mut bytes = [0; Packet::MAX_LEN];
     match packet.emit(&mut bytes) {
         Ok(size) => {
-            let config = Config { dialect: Dialect::Manual, ..*config };
-            let read = Packet::parse_with(&bytes[..size], &config, context);
+            let read = Packet::parse_with(&bytes[..size], config, context);
             assert_eq!(read, Ok(Some((*packet, size))), "{:02x?}", &bytes[..size]);
         }
         Err(error) => assert!(matches!(packet, Packet::Unknown(_)), "{packet:x?}: {error}"),

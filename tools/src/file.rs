@@ -60,7 +60,7 @@ pub fn is_device(data: &fs::Metadata) -> bool {
     data.file_type().is_char_device() || data.file_type().is_block_device()
 }
 
-/// Returns true for a device; no other system has any.
+/// Returns false: devices are files on Unix alone.
 #[cfg(not(unix))]
 #[must_use]
 pub fn is_device(_: &fs::Metadata) -> bool {

@@ -1,47 +1,21 @@
 //! Deviations of libipt from the manual, in one place: a function for each rule in which they differ.
 //!
-//! The decoder follows the manual. For users who must get libipt's results (`ptdump`, `ptxed`, and users who replace
-//! one by the other), it decodes as libipt 2.3 does, including libipt's gaps and late reports. No other file compares
-//! dialects. Each function has one result for a configuration and is called only where its rule applies, so a trace
-//! without the case costs nothing.
+//! The decoder follows the manual. For `ptxed`, which must get libipt's results, it decodes as libipt 2.3 does,
+//! including libipt's gaps and late reports. No other file compares dialects. Each function has one result for a
+//! configuration and is called only where its rule applies, so a trace without the case costs nothing.
 
 use crate::{error::ErrorKind, mode::ExecMode};
 
-/// The reading of a trace where the manual and libipt differ: in packet formats, in the order of packets, and in the
-/// place of events in the code.
+/// The reading of a trace where the manual and libipt differ: in the order of packets, and in the place of events in
+/// the code. Packets are read by the manual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// The SDM's reading.
     #[default]
     Manual,
-    /// libipt 2.3's reading: no block packets (their opcodes are unknown), PWRE.HW is bit 3 of byte 2 instead of bit 7,
-    /// EVD.Type has five bits instead of six. Packets out of place are errors only if libipt refuses them, and errors
-    /// have libipt's offsets.
+    /// libipt 2.3's reading: packets out of place are errors only if libipt refuses them, and errors have libipt's
+    /// offsets.
     Libipt,
-}
-
-/// Packets.
-impl Dialect {
-    /// Returns true if BBP, BIP and BEP are known. To libipt, which is older, their opcodes are unknown.
-    pub(crate) const fn has_block_packets(self) -> bool {
-        self.is_manual()
-    }
-
-    /// Returns the mask of PWRE.HW in byte 2: bit 7 in the manual's figure, bit 3 in libipt.
-    pub(crate) const fn pwre_hw(self) -> u8 {
-        match self {
-            Self::Manual => 1 << 7,
-            Self::Libipt => 1 << 3,
-        }
-    }
-
-    /// Returns the bits of EVD.Type: six in the manual, five in libipt.
-    pub(crate) const fn evd_types(self) -> u8 {
-        match self {
-            Self::Manual => 0x3f,
-            Self::Libipt => 0x1f,
-        }
-    }
 }
 
 /// Events.
@@ -58,11 +32,6 @@ impl Dialect {
 
     /// Returns true if a PSB may come during a sleep, between a PWRE and its PWRX. libipt does not expect that.
     pub(crate) const fn expects_psb_in_sleep(self) -> bool {
-        self.is_manual()
-    }
-
-    /// Returns true if erratum SKL168 is allowed for at a PSB. libipt's event decoder does not.
-    pub(crate) const fn allows_for_skl168(self) -> bool {
         self.is_manual()
     }
 

@@ -56,7 +56,7 @@ pub struct Config<'a> {
     pub filter: AddressFilter,
     /// The manual's or libipt's reading of a trace.
     ///
-    /// Layers: all, and the encoder.
+    /// Layers: all but packets.
     pub dialect: Dialect,
     /// Optional behaviour.
     ///

@@ -32,13 +32,13 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.state.counters.psbs += 1;
         self.state.held = psb;
         let power = |partner| matches!(partner, Partner::Exstop | Partner::Pwrx);
-        let dialect = self.config().dialect;
-        if self.state.waiting.any(|waiter| !(dialect.expects_psb_in_sleep() && power(waiter.partner))) {
+        let in_sleep = self.config().dialect.expects_psb_in_sleep();
+        if self.state.waiting.any(|waiter| !(in_sleep && power(waiter.partner))) {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
         }
         self.state.status_psb = psb;
         self.state.last_ip.reset();
-        let suspect_mtc = dialect.allows_for_skl168() && self.config().errata.skl168;
+        let suspect_mtc = self.config().errata.skl168;
         self.state.clock.enter_psb(suspect_mtc);
         let start = psb + PSB.len() as u64;
         let mut ip = None;

@@ -1,7 +1,6 @@
 //! Packets to bytes.
 
 use super::{PSB, Packet, Unknown, ip};
-use crate::config::Dialect;
 use core::fmt;
 
 impl Packet {
@@ -14,11 +13,6 @@ impl Packet {
     /// If the packet does not fit, if a TNT has no outcomes or more than the packet can hold, and for an unknown
     /// packet. Then nothing is written.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
-        self.emit_as(Dialect::Manual, out)
-    }
-
-    /// Emits like [`emit`](Self::emit), for a reader of that dialect. Callers pass only packets that the dialect has.
-    pub(super) fn emit_as(&self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
         match *self {
             Self::Pad => put(out, &[0x00]),
             Self::Psb => put(out, &PSB),
@@ -44,14 +38,14 @@ impl Packet {
             Self::Mnt(mnt) => mnt.emit(out),
             Self::Exstop(exstop) => exstop.emit(out),
             Self::Mwait(mwait) => mwait.emit(out),
-            Self::Pwre(pwre) => pwre.emit(dialect, out),
+            Self::Pwre(pwre) => pwre.emit(out),
             Self::Pwrx(pwrx) => pwrx.emit(out),
             Self::Ptw(ptw) => ptw.emit(out),
             Self::Bbp(bbp) => bbp.emit(out),
             Self::Bip(bip) => bip.emit(out),
             Self::Bep(bep) => bep.emit(out),
             Self::Cfe(cfe) => cfe.emit(out),
-            Self::Evd(evd) => evd.emit(dialect, out),
+            Self::Evd(evd) => evd.emit(out),
             Self::Trig(trig) => trig.emit(out),
             Self::Unknown(unknown) => Err(EmitError::Unknown(unknown)),
         }

@@ -89,15 +89,15 @@ impl<'a> Encoder<'a> {
     ///
     /// # Errors
     /// If the packet does not fit or cannot be written; then nothing is written. [`EmitError::Unreadable`]: the reader
-    /// of the [configuration](Self::with_config) does not know the packet (a block packet in libipt's dialect; a
-    /// damaged TMA without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block item
-    /// outside a block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a CYC of 30
-    /// cycles directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD between them).
+    /// of the [configuration](Self::with_config) does not know the packet (a damaged TMA without erratum SKZ84 or with
+    /// another packet's bytes), or would read it as another one (a block item outside a block or of another size than
+    /// the block's; a short TNT inside a block; with erratum SKD007 a CYC of 30 cycles directly after one of 32 to 63,
+    /// which together look like that erratum's OVF: put a PAD between them).
     pub fn emit(&mut self, packet: &Packet) -> Result<usize, EmitError> {
         if let Some(name) = self.unreadable(packet) {
             return Err(EmitError::Unreadable(name));
         }
-        let size = packet.emit_as(self.config.dialect, &mut self.memory[self.offset..])?;
+        let size = packet.emit(&mut self.memory[self.offset..])?;
         self.offset += size;
         self.context = self.context.after(packet);
         self.last_cyc = None;
@@ -124,7 +124,6 @@ impl<'a> Encoder<'a> {
     /// Returns the name of a packet that would be read as another one.
     fn unreadable(&self, packet: &Packet) -> Option<&'static str> {
         let readable = match packet {
-            Packet::Bbp(_) | Packet::Bep(_) => self.config.dialect.has_block_packets(),
             Packet::Bip(bip) => self.context.block == Some(size_of(bip)),
             Packet::DamagedTma(bytes) => self.config.errata.skz84 && timing::is_damaged_tma(bytes),
             Packet::Cyc(cyc) if self.config.errata.skd007 => {
@@ -150,7 +149,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::Dialect,
         errata::Errata,
         packet::{Bbp, Bep, Packets, Pwre, Tnt, Unknown},
     };
@@ -164,8 +162,8 @@ mod tests {
     const DAMAGED: Packet = Packet::DamagedTma([0x02, 0x73, 0, 0, 1, 0, 0, 0]);
     const CYC: Packet = Packet::Cyc(Cyc { cycles: 1 });
 
-    fn config(dialect: Dialect, skz84: bool) -> Config<'static> {
-        Config { dialect, errata: Errata { skz84, ..Errata::NONE }, ..Config::new() }
+    fn config(skz84: bool) -> Config<'static> {
+        Config { errata: Errata { skz84, ..Errata::NONE }, ..Config::new() }
     }
 
     const fn cyc(cycles: u64) -> Packet {
@@ -174,35 +172,32 @@ mod tests {
 
     #[test]
     fn refuses_what_its_reader_would_take_for_something_else() {
-        let (manual, libipt) = (Dialect::Manual, Dialect::Libipt);
         let unknown = Packet::Unknown(Unknown { size: 1, value: 0 });
         let refused = |name| Some(EmitError::Unreadable(name));
-        for (dialect, skz84, before, packet, error) in [
-            (manual, false, &[][..], FOUR, refused("BIP")),
-            (manual, false, &[BBP], FOUR, None),
-            (manual, false, &[BBP, CYC, FOUR], FOUR, None),
-            (manual, false, &[BBP], EIGHT, refused("BIP")),
-            (manual, false, &[BBP], TNT, refused("TNT")),
-            (manual, false, &[BBP, BEP], TNT, None),
-            (manual, false, &[BBP, BEP], FOUR, refused("BIP")),
-            (libipt, false, &[], BBP, refused("BBP")),
-            (libipt, false, &[], BEP, refused("BEP")),
-            (manual, false, &[], DAMAGED, refused("TMA")),
-            (libipt, true, &[], DAMAGED, None),
-            (manual, true, &[], Packet::DamagedTma([0x02, 0x73, 0, 0, 0, 0, 0, 0]), refused("TMA")),
-            (manual, true, &[], Packet::DamagedTma([0x02, 0x72, 0, 0, 1, 0, 0, 0]), refused("TMA")),
-            (manual, true, &[], unknown, Some(EmitError::Unknown(Unknown { size: 1, value: 0 }))),
-            (libipt, false, &[], Packet::Pwre(Pwre { state: 1, sub_state: 2, hw: true }), None),
+        for (skz84, before, packet, error) in [
+            (false, &[][..], FOUR, refused("BIP")),
+            (false, &[BBP], FOUR, None),
+            (false, &[BBP, CYC, FOUR], FOUR, None),
+            (false, &[BBP], EIGHT, refused("BIP")),
+            (false, &[BBP], TNT, refused("TNT")),
+            (false, &[BBP, BEP], TNT, None),
+            (false, &[BBP, BEP], FOUR, refused("BIP")),
+            (false, &[], DAMAGED, refused("TMA")),
+            (true, &[], DAMAGED, None),
+            (true, &[], Packet::DamagedTma([0x02, 0x73, 0, 0, 0, 0, 0, 0]), refused("TMA")),
+            (true, &[], Packet::DamagedTma([0x02, 0x72, 0, 0, 1, 0, 0, 0]), refused("TMA")),
+            (true, &[], unknown, Some(EmitError::Unknown(Unknown { size: 1, value: 0 }))),
+            (false, &[], Packet::Pwre(Pwre { state: 1, sub_state: 2, hw: true }), None),
         ] {
             let mut memory = [0xee; 64];
-            let mut encoder = Encoder::with_config(&mut memory, config(dialect, skz84));
+            let mut encoder = Encoder::with_config(&mut memory, config(skz84));
             before.iter().for_each(|packet| assert!(encoder.emit(packet).is_ok()));
             let offset = encoder.offset();
             assert_eq!(encoder.emit(&packet).err(), error, "{before:?} {packet:?}");
             assert_eq!(encoder.offset() > offset, error.is_none());
             let written = encoder.trace().to_vec();
             assert!(memory[written.len()..].iter().all(|&byte| byte == 0xee), "{packet:?}");
-            let read: Vec<_> = Packets::with_config(&written, config(dialect, skz84)).flatten().collect();
+            let read: Vec<_> = Packets::with_config(&written, config(skz84)).flatten().collect();
             assert_eq!(read.len(), before.len() + usize::from(error.is_none()), "{packet:?}");
             if error.is_none() {
                 assert_eq!(read.last().unwrap().1, packet);

@@ -13,7 +13,6 @@
 //! ```
 
 use super::{EmitError, Parsed, emit::put};
-use crate::config::Dialect;
 
 /// A control-flow event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,15 +45,18 @@ pub struct Evd {
     pub payload: u64,
 }
 
+/// The bits of EVD.Type.
+const EVD_TYPES: u8 = 0x3f;
+
 impl Evd {
-    pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let &[_, _, kind, a, b, c, d, e, f, g, h, ..] = bytes else { return Ok(None) };
         let payload = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        Ok(Some((Self { kind: kind & dialect.evd_types(), payload }, 11)))
+        Ok(Some((Self { kind: kind & EVD_TYPES, payload }, 11)))
     }
 
-    pub(super) fn emit(self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
-        put(out, &[0x02, 0x53, self.kind & dialect.evd_types(), a, b, c, d, e, f, g, h])
+        put(out, &[0x02, 0x53, self.kind & EVD_TYPES, a, b, c, d, e, f, g, h])
     }
 }

@@ -96,10 +96,10 @@ impl Packet {
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         match second {
             0xa3 | 0x43 | 0xc8 | 0x03 | 0x73 => Self::parse_flow(second, bytes, config),
-            0xc2 | 0x22 | 0xa2 | 0x13 | 0x53 => Self::parse_event(second, bytes, config),
+            0xc2 | 0x22 | 0xa2 | 0x13 | 0x53 => Self::parse_event(second, bytes),
             0x82 | 0xc3 | 0x63 => Self::parse_rest(second, position, config, context),
             _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
-            _ => match Self::without_payload(second, config) {
+            _ => match Self::without_payload(second) {
                 Some(packet) => Ok(Some((packet, 2))),
                 None => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
             },
@@ -115,20 +115,19 @@ impl Packet {
             (0xc3, Some(&third)) => {
                 Self::unknown(ErrorKind::UnknownOpcodeAfterC3(third), position, config, context)
             }
-            _ if config.dialect.has_block_packets() => map(Bbp::parse(bytes), Self::Bbp),
-            _ => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
+            _ => map(Bbp::parse(bytes), Self::Bbp),
         }
     }
 
     /// Returns the packet that ends after this second byte.
-    fn without_payload(second: u8, config: &Config<'_>) -> Option<Self> {
+    fn without_payload(second: u8) -> Option<Self> {
         let ip = second & 1 << 7 != 0;
         match second {
             0x23 => Some(Self::PsbEnd),
             0xf3 => Some(Self::Ovf),
             0x83 => Some(Self::TraceStop),
             0x62 | 0xe2 => Some(Self::Exstop(Exstop { ip })),
-            0x33 | 0xb3 if config.dialect.has_block_packets() => Some(Self::Bep(Bep { ip })),
+            0x33 | 0xb3 => Some(Self::Bep(Bep { ip })),
             _ => None,
         }
     }
@@ -148,13 +147,13 @@ impl Packet {
     }
 
     /// Parses a packet that concerns power or an event.
-    fn parse_event(second: u8, bytes: &[u8], config: &Config<'_>) -> Parsed<Self> {
+    fn parse_event(second: u8, bytes: &[u8]) -> Parsed<Self> {
         match second {
             0xc2 => map(Mwait::parse(bytes), Self::Mwait),
-            0x22 => map(Pwre::parse(bytes, config.dialect), Self::Pwre),
+            0x22 => map(Pwre::parse(bytes), Self::Pwre),
             0xa2 => map(Pwrx::parse(bytes), Self::Pwrx),
             0x13 => map(Cfe::parse(bytes), Self::Cfe),
-            _ => map(Evd::parse(bytes, config.dialect), Self::Evd),
+            _ => map(Evd::parse(bytes), Self::Evd),
         }
     }
 

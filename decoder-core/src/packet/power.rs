@@ -10,7 +10,6 @@
 //! ```
 
 use super::{EmitError, Parsed, emit::put};
-use crate::config::Dialect;
 
 /// Execution stopped (C-state, T-state, frequency change).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,15 +57,18 @@ pub struct Pwre {
     pub hw: bool,
 }
 
+/// HW in byte 2 of a PWRE.
+const PWRE_HW: u8 = 1 << 7;
+
 impl Pwre {
-    pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let &[_, _, flags, states, ..] = bytes else { return Ok(None) };
-        let hw = flags & dialect.pwre_hw() != 0;
+        let hw = flags & PWRE_HW != 0;
         Ok(Some((Self { state: states >> 4, sub_state: states & 0xf, hw }, 4)))
     }
 
-    pub(super) fn emit(self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
-        let flags = if self.hw { dialect.pwre_hw() } else { 0 };
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
+        let flags = if self.hw { PWRE_HW } else { 0 };
         put(out, &[0x02, 0x22, flags, self.state << 4 | self.sub_state & 0xf])
     }
 }

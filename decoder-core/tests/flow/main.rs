@@ -15,6 +15,11 @@ mod code;
 #[allow(unreachable_pub, reason = "likewise")]
 #[path = "../../../libipt/engine/src/event_text.rs"]
 mod event_text;
+#[allow(dead_code, unreachable_pub, reason = "likewise")]
+#[path = "../../../libipt/engine/src/packets.rs"]
+mod packets;
+
+use code::Code;
 
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs two functions")]
 #[path = "../../../lab/harness/src/libipt/mod.rs"]

@@ -1,6 +1,6 @@
 //! The instruction flow against libipt's test vectors: addresses and event lines of the ptxed expectations.
 
-use crate::{code::Code, event_text::event_text};
+use crate::{Code, event_text::event_text, packets};
 use pugmark_decoder_core::{
     config::{Config, Dialect, Flags},
     flow::{FlowItem, InsnDecoder},
@@ -84,11 +84,13 @@ impl Vector {
             serde_json::from_str(&fs::read_to_string(file(".cmd.json")).unwrap()).unwrap();
         let base = command["base"].as_str().unwrap().trim_start_matches("0x");
         let options = command["tools"]["ptxed"]["options"].as_array().unwrap();
+        let mut trace = fs::read(file(".pt")).unwrap();
+        packets::to_manual(&mut trace, Config::new());
         Self {
             base: u64::from_str_radix(base, 16).unwrap(),
             options: options.iter().map(|option| option.as_str().unwrap().to_owned()).collect(),
             code: fs::read(file(".bin")).unwrap(),
-            trace: fs::read(file(".pt")).unwrap(),
+            trace,
             expectation: fs::read_to_string(file("-ptxed.exp")).unwrap(),
         }
     }

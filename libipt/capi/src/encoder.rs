@@ -6,13 +6,11 @@ use crate::{
     out::write_offset,
     packet::{LEAF_EXEC, LEAF_TSX, PtPacket, field, kind},
 };
-use pugmark_decoder_core::{
-    config::{Config, Dialect},
-    packet::{
-        Cbr, Cyc, EmitError, Encoder as CoreEncoder, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet,
-        Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma, Tsc, Vmcs,
-    },
+use pugmark_decoder_core::packet::{
+    Cbr, Cyc, EmitError, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre,
+    Pwrx, Tma, Tsc, Vmcs,
 };
+use pugmark_ipt::packets::PWRE_HW;
 use std::{ffi::c_int, ptr};
 
 /// `struct pt_encoder`.
@@ -171,9 +169,13 @@ fn encode(packet: &PtPacket, out: &mut PacketBytes) -> (usize, Result<(), Code>)
         }
         _ => return wrong(0, Code::BadOpcode),
     };
-    let config = Config { dialect: Dialect::Libipt, ..Config::new() };
-    match CoreEncoder::with_config(out, config).emit(&value) {
-        Ok(size) => (size, Ok(())),
+    match value.emit(out) {
+        Ok(size) => {
+            if let Packet::Pwre(pwre) = value {
+                out[2] = if pwre.hw { PWRE_HW } else { 0 };
+            }
+            (size, Ok(()))
+        }
         Err(EmitError::Full { size, .. }) => (size, Err(Code::EndOfStream)),
         Err(_) => (0, Err(Code::BadPacket)),
     }

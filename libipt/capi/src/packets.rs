@@ -9,10 +9,10 @@ use crate::{
 };
 use pugmark_decoder_core::{
     ErrorKind,
-    config::{Config, Dialect},
     packet::{PSB, Packets},
     sync,
 };
+use pugmark_ipt::packets::as_libipt;
 use std::{ffi::c_int, ptr};
 
 /// `struct pt_packet_decoder`.
@@ -40,7 +40,7 @@ impl PacketDecoder {
 
     /// Makes the reader without errata: `next` handles those as libipt 2.0.5 does.
     fn packets(trace: &'static [u8]) -> Packets<'static> {
-        Packets::with_config(trace, Config { dialect: Dialect::Libipt, ..Config::new() })
+        Packets::new(trace)
     }
 
     fn set(&mut self, offset: u64) {
@@ -115,7 +115,7 @@ impl PacketDecoder {
         };
         self.packets.set_offset(position);
         let (packet, size) = match self.packets.next() {
-            Some(Ok((_, packet))) => match PtPacket::from_packet(packet) {
+            Some(Ok((_, packet))) => match PtPacket::from_packet(as_libipt(packet, self.rest(position))) {
                 // The longest packet has 16 bytes.
                 Some(packet) => {
                     let size = self.packets.offset() - position;
@@ -180,12 +180,16 @@ impl PacketDecoder {
         is_cut_off
     }
 
-    /// Returns true if a packet begins here that the decoder knows but libipt 2.1.2 does not: TRIG.
+    /// Returns the bytes from a position on.
+    fn rest(&self, position: u64) -> &'static [u8] {
+        // A position in the buffer fits.
+        self.packets.bytes().get(position as usize..).unwrap_or_default()
+    }
+
+    /// Returns true if a packet begins here that the decoder knows but libipt 2.1.2 does not: TRIG or BBP.
     #[cold]
     fn is_newer(&self, position: u64) -> bool {
-        // A position in the buffer fits.
-        let rest = self.packets.bytes().get(position as usize..).unwrap_or_default();
-        matches!(rest, [0xd9, ..])
+        matches!(self.rest(position), [0xd9, ..] | [0x02, 0x63, ..])
     }
 
     /// Asks the caller's reader of unknown packets.

@@ -1,5 +1,5 @@
-//! `ptdump` shows the packets of a trace and `ptxed` its instructions, with the options, output and messages of libipt's
-//! programs, so that each can replace its counterpart.
+//! `ptdump` shows the packets of a trace and `ptxed` its instructions, with the options, output and messages of
+//! libipt's programs, so that each can replace its counterpart.
 //!
 //! That is why their command lines and C's numbers are parsed by hand.
 //!

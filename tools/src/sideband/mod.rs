@@ -10,7 +10,8 @@
 //!     [14 | 24 << 48, 0x2a | 0x2b << 32, 7_u64].iter().flat_map(|word| word.to_le_bytes()).collect();
 //! let config = StreamConfig { sample_type: 6, ..StreamConfig::default() };
 //! let (read, size) = TimedRecord::parse(&record, &config).unwrap();
-//! assert_eq!((read.record, read.sample.tid, read.tsc, size), (Record::Switch { out: false }, Some((0x2a, 0x2b)), 7, 24));
+//! let tid = Some((0x2a, 0x2b));
+//! assert_eq!((read.record, read.sample.tid, read.tsc, size), (Record::Switch { out: false }, tid, 7, 24));
 //! ```
 
 mod config;

@@ -10,9 +10,8 @@ use crate::{
     subject::Subject,
 };
 use fastrand::Rng;
-use pugmark_decoder_core::packet::Packets;
 use pugmark_harness::libipt::{self, release::RELEASES};
-use pugmark_ipt::Code;
+use pugmark_ipt::{Code, packets::LibiptPackets};
 
 /// libipt does not detect an endless loop in the code, so it stops after this many instructions.
 pub(crate) const MOST_INSTRUCTIONS: usize = 1 << 14;
@@ -28,7 +27,7 @@ fn packets_of_damaged_traces_have_the_same_first_error() {
             let Some((count, error)) = libipt::packets(release, &trace) else {
                 return println!("{}", release.skipped());
             };
-            let mut own = Packets::with_config(&trace, LIBIPT);
+            let mut own = LibiptPackets::new(&trace, MANUAL);
             let (mut own_count, mut own_error) = (0, None);
             if own.sync_forward().is_some() {
                 for packet in own.by_ref() {

@@ -14,16 +14,13 @@ use crate::{
 };
 use pugmark_decoder_core::{
     ErrorKind,
-    config::{Config, Dialect},
-    packet::{Context, Ip, ModeExec, ModeTsx, Mtc, Packet},
+    config::Config,
+    packet::{Ip, ModeExec, ModeTsx, Mtc, Packet},
 };
+use pugmark_ipt::packets;
 
 /// No errata: the query decoder handles them itself, as libipt 2.0.5 does.
-const CONFIG: Config<'static> = {
-    let mut config = Config::new();
-    config.dialect = Dialect::Libipt;
-    config
-};
+const CONFIG: Config<'static> = Config::new();
 
 /// The size of an OVF, and of other packets without a payload.
 const SHORT: usize = 2;
@@ -55,7 +52,7 @@ impl QueryDecoder {
     /// Returns the packet at the position, and its size.
     #[inline]
     fn parse(&self) -> Result<(Packet, usize), ErrorKind> {
-        Packet::parse_with(self.rest(), &CONFIG, Context::OUTSIDE)?.ok_or(ErrorKind::EndOfSlice)
+        packets::parse(self.rest(), &CONFIG)?.ok_or(ErrorKind::EndOfSlice)
     }
 
     /// Returns the packet at the position, and its size, or the function's error status.

@@ -5,10 +5,10 @@ use super::line::Line;
 use super::options::PtdumpOptions;
 use super::tracking::{Diagnostic, Tracking};
 use crate::sideband::MergedStreams;
-use pugmark_decoder_core::config::{Config, Dialect};
+use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::errata::Errata;
-use pugmark_decoder_core::packet::{Packet, Packets};
-use pugmark_ipt::Code;
+use pugmark_decoder_core::packet::Packet;
+use pugmark_ipt::{Code, packets::LibiptPackets};
 use std::io::{self, Write};
 
 /// The maximum number of bytes shown of a packet.
@@ -35,7 +35,7 @@ pub fn errata(options: &PtdumpOptions, out: &mut dyn Write) -> io::Result<Errata
 /// # Errors
 /// Those of `out`. Errors in the trace are written as lines.
 pub fn dump(trace: &[u8], options: PtdumpOptions, errata: Errata, out: &mut dyn Write) -> io::Result<()> {
-    let config = Config { errata, dialect: Dialect::Libipt, ..Config::new() };
+    let config = Config { errata, ..Config::new() };
     let sideband = match options.streams.as_slice() {
         [] => None,
         streams => Some(MergedStreams::new(streams, out)?),
@@ -43,7 +43,7 @@ pub fn dump(trace: &[u8], options: PtdumpOptions, errata: Errata, out: &mut dyn 
     let tracks_time = options.time.is_some() || sideband.is_some();
     let tracking = Tracking::default();
     let mut dump = Dump { options: &options, errata, tracks_time, tracking, sideband, out };
-    dump.packets(trace, Packets::with_config(trace, config))?;
+    dump.packets(trace, LibiptPackets::new(trace, config))?;
     dump.sideband_until(u64::MAX)
 }
 
@@ -65,7 +65,7 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    fn packets(&mut self, trace: &[u8], mut packets: Packets<'_>) -> io::Result<()> {
+    fn packets(&mut self, trace: &[u8], mut packets: LibiptPackets<'_>) -> io::Result<()> {
         if !self.options.no_sync && packets.sync_forward().is_none() {
             return Ok(());
         }
