@@ -31,8 +31,8 @@ const COUNTERS: &str = "Performance Events: ";
 const NO_COUNTERS: &str = "software events only";
 
 /// The commands that the guest runs. A precise sample of instructions, as perf requests it on Ice Lake, has made Linux
-/// write to a register that the processor lacks; where samples are not precise, perf reports that. Without -N and -B perf
-/// reads the kernel's symbols once more, which takes longer than the rest.
+/// write to a register that the processor lacks; where samples are not precise, perf reports that. Without -N and -B
+/// perf reads the kernel's symbols once more, which takes longer than the rest.
 const COMMANDS: &str = "uname -r
 perf record -N -B -e cpu/event=0xc0,umask=1/upp -c 2003 -o /tmp/samples -- true
 perf stat -d -x, -o /out/counts -- true

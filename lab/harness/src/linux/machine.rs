@@ -163,8 +163,8 @@ impl LinuxMachine {
     /// Runs the machine until the guest has sent everything. Calls `watch` for each event.
     ///
     /// # Errors
-    /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log of a
-    /// guest that is judged by it was too small.
+    /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log of
+    /// a guest that is judged by it was too small.
     pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
         let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
         let options = options.unwrap_or_default();
