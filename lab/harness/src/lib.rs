@@ -36,18 +36,14 @@ pub mod libipt;
 pub mod libipt_speed;
 pub mod linux;
 pub mod machine;
-mod monitor_lines;
-pub mod qemu;
-
 pub mod qemu_log;
 pub mod report;
-pub mod scratch;
 pub mod sweep;
 pub mod symbols;
 #[cfg(test)]
 mod testing;
-pub mod time_limits;
 pub mod traces;
-pub mod truth;
 pub mod violations;
 pub mod workloads;
+
+pub use pugmark_launch::{qemu, scratch, time_limits, truth};

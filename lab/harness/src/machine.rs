@@ -1,19 +1,19 @@
 //! Runs a QEMU machine for as long as it makes progress.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
+use pugmark_launch::monitor_lines::{self, MonitorLines};
+use pugmark_launch::process::Running;
 use pugmark_protocol::Done;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
 use crate::images::Images;
-use crate::monitor_lines::{self, MonitorLines};
-use crate::qemu::{self, QEMU};
+use crate::qemu::{self, Board, with_path};
 use crate::report::Transcript;
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits, TimedOut};
@@ -244,20 +244,15 @@ impl Machine {
     }
 
     fn command(&self, files: &MachineFiles) -> Command {
-        let with_path = |prefix: &str, path: &Path| {
-            let mut text = OsString::from(prefix);
-            text.push(path);
-            text
+        let board = Board {
+            accelerator: self.accelerator,
+            properties: "",
+            memory: self.memory.into(),
+            ram: &files.ram,
         };
-        let size = format!("{}M", self.memory);
-        let mut command = Command::new(QEMU);
+        let mut command = board.command();
         command
-            .args(self.accelerator)
-            .args(["-cpu", "max", "-m", &size, "-machine", "pc,memory-backend=ram"])
-            .arg("-object")
-            .arg(with_path(&format!("memory-backend-file,id=ram,size={size},share=on,mem-path="), &files.ram))
-            .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot"])
-            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
+            .args(["-serial", "stdio"])
             .arg("-chardev")
             .arg(with_path("file,id=dump,path=", &files.dump))
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=dump"])
@@ -303,60 +298,6 @@ impl MachineFiles {
     fn new(scratch: &Scratch) -> Self {
         let [ram, dump, monitor] = ["ram", "dump", "monitor"].map(|name| scratch.file(name));
         Self { ram, dump, monitor }
-    }
-}
-
-/// A running machine; dropping this ends it.
-pub(crate) struct Running(Child);
-
-impl Running {
-    pub(crate) fn start(mut command: Command) -> Result<Self> {
-        command.spawn().map(Self).with_context(|| {
-            format!("cannot start {QEMU}: `cargo xtask test` installs it where it is missing")
-        })
-    }
-
-    /// Returns standard output, once.
-    pub(crate) fn output(&mut self) -> Result<ChildStdout> {
-        self.0.stdout.take().context("standard output was not piped")
-    }
-
-    /// Returns the status and the standard error output, if the machine has ended.
-    pub(crate) fn ended(&mut self) -> Result<Option<(i32, String)>> {
-        if self.0.try_wait()?.is_none() {
-            return Ok(None);
-        }
-        self.wait().map(Some)
-    }
-
-    /// Returns the lines of standard output. A separate thread reads them, so that the receiver can keep a deadline.
-    fn lines(&mut self) -> Result<Receiver<String>> {
-        let (sender, receiver) = channel();
-        let output = BufReader::new(self.output()?);
-        std::thread::spawn(move || {
-            for line in output.split(b'\n').map_while(Result::ok) {
-                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(receiver)
-    }
-
-    fn wait(&mut self) -> Result<(i32, String)> {
-        let mut stderr = String::new();
-        if let Some(mut pipe) = self.0.stderr.take() {
-            pipe.read_to_string(&mut stderr)?;
-        }
-        Ok((self.0.wait()?.code().unwrap_or(-1), stderr))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The machine may have ended by itself; then there is nothing to kill.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -40,6 +40,8 @@ pub struct MonitorOptions<'a> {
     /// `clock=TICKS`: stop the guest's clock while a processor is stepped, and count TICKS ticks of the time-stamp
     /// counter for each instruction of a stepped processor. Default: 0, the clock runs on.
     pub clock: u32,
+    /// `bios=on|off`: the guest is not a kernel but the machine's BIOS, which boots from the next device. Default: off.
+    pub bios: bool,
     /// `kernel=ADDRESS+BYTES`: the location of the guest's kernel, a file that QEMU was told to put there. Without it,
     /// the module that came by `-initrd` is the kernel, and is passed to the kernel as its module.
     pub kernel: Option<Module>,
@@ -126,6 +128,7 @@ impl<'a> MonitorOptions<'a> {
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
             clock: 0,
+            bios: false,
             kernel: None,
             initrd: None,
             ram: GuestRam::BELOW_MONITOR,
@@ -183,6 +186,7 @@ impl<'a> MonitorOptions<'a> {
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
             "clock" => self.clock = number(word, value)?,
             "stretch" => self.stretch = number(word, value)?,
+            "bios" => self.bios = switch(word, value)?,
             "kernel" => self.kernel = Some(place(word, value)?),
             "initrd" => self.initrd = Some(place(word, value)?),
             "ram" => {
@@ -300,6 +304,7 @@ mod tests {
                 step,
                 stretch,
                 clock,
+                bios,
                 kernel,
                 initrd,
                 ram,
@@ -311,7 +316,7 @@ mod tests {
             } = MonitorOptions::parse(line).unwrap();
             assert_eq!((log_mode, clock), (LogMode::Full, 0), "{line}");
             assert_eq!((probe, probe_instructions), (None, 10_000_000), "{line}");
-            assert_eq!((kernel, initrd), (None, None), "{line}");
+            assert_eq!((bios, kernel, initrd), (false, None, None), "{line}");
             assert_eq!(
                 (ram.end(), log),
                 (256 << 20, Module { start: 320 << 20, bytes: 160 << 20 }),
@@ -375,7 +380,7 @@ mod tests {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on \
                     psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from \
                     bts-sets-status=off seed=9 rip-invalid=4 truth=off x2apic=on accesses=on times=5 \
-                    step=always stretch=3";
+                    step=always stretch=3 bios=on";
         let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = IntelSettings {
@@ -392,7 +397,7 @@ mod tests {
             bts_sets_status: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
-        assert!(options.x2apic && options.accesses);
+        assert!(options.x2apic && options.accesses && options.bios);
         let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
         let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();

@@ -1,6 +1,7 @@
 //! The memory map that the guest sees: the firmware's, in which only the guest's own RAM is RAM.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::boot_info::{MemoryKind, MemoryRange};
 use crate::guest_map::GuestRam;
@@ -9,33 +10,50 @@ use crate::guest_map::GuestRam;
 /// its log, is reserved, so that no guest puts a device there either.
 #[must_use]
 pub fn of_guest(map: &[MemoryRange], ram: GuestRam) -> Vec<MemoryRange> {
-    let mut out: Vec<MemoryRange> = Vec::new();
-    let mut push = |start: u64, end: u64, kind| {
-        if start >= end {
-            return;
-        }
-        match out.last_mut() {
-            Some(last) if last.end() == start && last.kind == kind => last.bytes += end - start,
-            _ => out.push(MemoryRange { start, bytes: end - start, kind }),
-        }
-    };
+    let mut out = Vec::new();
     for range in map {
         if range.kind != MemoryKind::Ram {
-            push(range.start, range.end(), range.kind);
+            push(&mut out, range.start..range.end(), range.kind);
             continue;
         }
         let mut at = range.start;
         for part in ram.ranges() {
             let (start, end) = (part.start.max(at), part.end.min(range.end()));
             if start < end {
-                push(at, start, MemoryKind::Reserved);
-                push(start, end, MemoryKind::Ram);
+                push(&mut out, at..start, MemoryKind::Reserved);
+                push(&mut out, start..end, MemoryKind::Ram);
                 at = end;
             }
         }
-        push(at, range.end(), MemoryKind::Reserved);
+        push(&mut out, at..range.end(), MemoryKind::Reserved);
     }
     out
+}
+
+/// Returns `map` with `part` reserved as far as it is in one of the ranges.
+#[must_use]
+pub fn reserve(map: &[MemoryRange], part: Range<u64>) -> Vec<MemoryRange> {
+    let mut out = Vec::new();
+    for range in map {
+        let (start, end) = (range.start, range.end());
+        let [first, last] = [part.start, part.end].map(|address| address.clamp(start, end));
+        push(&mut out, start..first, range.kind);
+        push(&mut out, first..last, MemoryKind::Reserved);
+        push(&mut out, last..end, range.kind);
+    }
+    out
+}
+
+/// Appends a range to a map, unless it is empty. A range that continues the last one becomes a part of it.
+fn push(map: &mut Vec<MemoryRange>, range: Range<u64>, kind: MemoryKind) {
+    if range.is_empty() {
+        return;
+    }
+    let bytes = range.end - range.start;
+    match map.last_mut() {
+        Some(last) if last.end() == range.start && last.kind == kind => last.bytes += bytes,
+        _ => map.push(MemoryRange { start: range.start, bytes, kind }),
+    }
 }
 
 /// Returns the registers of the real-time clock's memory in which a PC's firmware reports the RAM size, and their
@@ -44,12 +62,7 @@ pub fn of_guest(map: &[MemoryRange], ram: GuestRam) -> Vec<MemoryRange> {
 /// Source: QEMU, hw/i386/pc.c, `pc_cmos_init`; Ralf Brown's Interrupt List, CMOS.LST.
 #[must_use]
 pub const fn cmos(ram: GuestRam) -> [(u8, u8); 9] {
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-    let [below, _] = ram.ranges();
-    // The RAM from 1 MiB on in KiB, and from 16 MiB on in units of 64 KiB, limited to 16 bits.
-    let extended = at_most_word((below.end - MIB) / KIB);
-    let above_16_mib = at_most_word(below.end.saturating_sub(16 * MIB) / (64 * KIB));
+    let [extended, above_16_mib] = extended(ram);
     let [extended_low, extended_high] = extended.to_le_bytes();
     let [above_low, above_high] = above_16_mib.to_le_bytes();
     [
@@ -64,6 +77,15 @@ pub const fn cmos(ram: GuestRam) -> [(u8, u8); 9] {
         (0x5c, 0),
         (0x5d, 0),
     ]
+}
+
+/// Returns the RAM from 1 MiB on in KiB, and that from 16 MiB on in units of 64 KiB, up to the monitor; each limited to
+/// 16 bits.
+pub(crate) const fn extended(ram: GuestRam) -> [u16; 2] {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    let [below, _] = ram.ranges();
+    [at_most_word((below.end - MIB) / KIB), at_most_word(below.end.saturating_sub(16 * MIB) / (64 * KIB))]
 }
 
 const fn at_most_word(value: u64) -> u16 {
@@ -137,6 +159,19 @@ mod tests {
                 };
                 assert_eq!(kind(&guests, at), expected, "{mib}: {at:#x}");
             }
+        }
+    }
+
+    #[test]
+    fn a_part_is_reserved_where_there_is_something_and_joins_its_neighbours() {
+        let map = firmwares(&[]);
+        for (part, expected) in [
+            (0x9_f000..0x9_fc00, [(0, 0x9_f000, 1), (0x9_f000, 0xa_0000, 2), (0xf_0000, 0x10_0000, 2)]),
+            (0x5000..0x6000, [(0, 0x5000, 1), (0x5000, 0x6000, 2), (0x6000, 0x9_fc00, 1)]),
+            (0..0x1000, [(0, 0x1000, 2), (0x1000, 0x9_fc00, 1), (0x9_fc00, 0xa_0000, 2)]),
+            (0xb_0000..0xc_0000, [(0, 0x9_fc00, 1), (0x9_fc00, 0xa_0000, 2), (0xf_0000, 0x10_0000, 2)]),
+        ] {
+            assert_eq!(rows(&reserve(&map, part.clone()))[..3], expected, "{part:x?}");
         }
     }
 

@@ -16,6 +16,7 @@
 //!            cmdline                                   the options: which profile, what is stepped, the guest's words
 //!            loader (elf, multiboot2, pvh)             where the guest kernel goes, and how it starts
 //!            guest_map, permission_map                 which memory, MSRs and ports the guest reaches by itself
+//!            bios                                      or the BIOS as the guest, which boots from a disk or a CD
 //!            firmware_map, fw_cfg                      how firmware tells it which memory it has
 //!
 //!  a step    guest::Lookahead    the next instruction, or several that must follow one another
@@ -34,6 +35,7 @@
 //!            branches, and pugmark-truth in the image     the log of what retired
 //!
 //!  time      clock, guest_clock, apic_timer     the guest's clock, and the timer of its local APIC
+//!            pic_pace                           interrupts of the PIC, at the guest's pace
 //!  others    startup: how one processor starts another;  translation: when cached translations may be wrong
 //!            probe: the monitor itself traces the guest
 //! ```
@@ -102,6 +104,7 @@ extern crate alloc;
 
 pub mod acpi;
 pub mod apic_timer;
+pub mod bios;
 pub mod boot_info;
 pub mod branches;
 pub mod clock;
@@ -121,6 +124,7 @@ pub mod memory;
 pub mod msr;
 pub mod multiboot2;
 pub mod permission_map;
+pub mod pic_pace;
 pub mod places;
 pub mod probe;
 pub mod pvh;

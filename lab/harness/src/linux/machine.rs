@@ -1,9 +1,11 @@
 //! A machine that runs Linux, and its results.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use pugmark_launch::boot::{PROPERTIES, TICKS};
+use pugmark_launch::layout::{DEFAULT_MEMORY, Layout};
+use pugmark_launch::monitor_lines::{self, MonitorLines};
+use pugmark_launch::process::Running;
 use std::collections::VecDeque;
-use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
@@ -13,42 +15,22 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Sent, check, receive};
 use super::{pages, probe::ProbeTrace};
-use crate::machine::Running;
-use crate::monitor_lines::{self, MonitorLines};
-use crate::qemu::{self, QEMU};
+use crate::qemu::{self, Board, with_path};
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits};
 use crate::truth::{self, LogPlace, Truth};
-use pugmark_truth::probe::REGION_BYTES;
 
 /// Linux's options: the console, addresses as in the file, and a reboot on panic.
 const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable";
 /// The option that keeps Linux's watchdog from counting cycles, unless a machine's own options mention the watchdog.
 const NO_WATCHDOG: &str = "nowatchdog";
 
-const MIB: u64 = 1 << 20;
-/// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
-const MONITOR_END: u64 = 512 * MIB;
-/// Ticks of the guest's clock per instruction while Linux is stepped. At 2.6 GHz and 250 interrupts of its timer a
-/// second there are 100 000 instructions from one to the next, of which its handler takes ten to twenty thousand.
-const TICKS: u32 = 100;
-/// The guest's memory under the monitor, in MiB.
-const DEFAULT_MEMORY: u64 = 256;
-/// The log's size if the guest's memory ends above the monitor: some eleven million instructions.
-const LOG_BYTES: u64 = 256 * MIB;
-/// The size of one instruction in the log.
-const LOG_RECORD: u64 = 24;
-/// Size of the memory at the end that is left to the firmware.
-const FIRMWARE_BYTES: u64 = 32 * MIB;
 /// perf's name for the code that Linux gives every program. Its `--symfs` finds a file of this name.
 const VDSO: &str = "[vdso]";
 /// The guest's name for the list of its kernel's symbols.
 const SYMBOLS: &str = "[kallsyms]";
 /// A word of Linux's command line that makes the guest send that list.
 const SENDS_SYMBOLS: &str = "pugmark.symbols";
-/// The start of devices' memory in QEMU's machine, independent of its size.
-const MEMORY_END: u64 = 3072 * MIB;
-
 /// The monitor below the guest.
 #[derive(Clone, Debug)]
 pub struct Monitor {
@@ -253,47 +235,39 @@ impl LinuxMachine {
             if self.judged {
                 outcome.truth.follow(&ram)?;
             }
-            let region = self.places()?.probe;
+            let region = self.layout()?.probe;
             outcome.probe = region.map(|region| ProbeTrace::read(&ram, region)).transpose()?;
         }
         Ok(outcome)
     }
 
     /// Returns the memory layout of a machine with a monitor.
-    fn places(&self) -> Result<Places> {
+    fn layout(&self) -> Result<Layout> {
         let size = |path: &Path| {
             let data = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
             anyhow::Ok(data.len())
         };
         let memory = self.memory.unwrap_or(DEFAULT_MEMORY);
-        Places::new(memory, size(&self.kernel)?, size(&self.initramfs)?, self.probe)
+        Layout::new(memory, &[size(&self.kernel)?, size(&self.initramfs)?], self.probe)
     }
 
     /// Returns the monitor's options.
     fn options(&self, monitor: &Monitor) -> Result<String> {
-        let mut options = format!("clock={TICKS} {}", monitor.options);
-        if let Some(memory) = self.memory {
-            let _ = write!(options, " ram={memory}");
-        }
-        if let Some((address, bytes)) = self.places()?.log {
-            let _ = write!(options, " log={address:#x}+{bytes:#x}");
-        }
-        if let (Some(region), Some(instructions)) = (self.places()?.probe, self.probe) {
-            let _ = write!(options, " times=0 probe={region:#x} probe-instructions={instructions}");
-        }
-        Ok(options)
+        let probe = self.probe.map(|instructions| format!(" times=0 probe-instructions={instructions}"));
+        let layout = self.layout()?.monitor_options();
+        Ok(format!("clock={TICKS} {}{} {layout}", monitor.options, probe.unwrap_or_default()))
     }
 
     fn command(&self, ram: &Path, socket: &Path, said: &Path) -> Result<Command> {
-        let with_path = |prefix: &str, path: &Path| {
-            let mut text = OsString::from(prefix);
-            text.push(path);
-            text
+        let layout = self.monitor.is_some().then(|| self.layout()).transpose()?;
+        let board = Board {
+            accelerator: &["-accel", qemu::accelerator(qemu::version()?, self.processors)],
+            properties: if layout.is_some() { PROPERTIES } else { "" },
+            memory: layout.as_ref().map_or(self.memory.unwrap_or(512), Layout::machine_memory),
+            ram,
         };
-        let mut command = Command::new(QEMU);
-        let accelerator = qemu::accelerator(qemu::version()?, self.processors);
-        command.args(["-accel", accelerator, "-cpu", "max", "-smp", &self.processors.to_string()]);
-        command.args(["-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"]);
+        let mut command = board.command();
+        command.args(["-smp", &self.processors.to_string()]);
         // A processor that maps the display's memory while others execute has been seen to end QEMU with a signal.
         command.args(["-vga", "none"]);
         command.args(["-serial", if self.interactive { "mon:stdio" } else { "stdio" }]);
@@ -302,35 +276,17 @@ impl LinuxMachine {
         let symbols = if self.probe.is_some() { SENDS_SYMBOLS } else { "" };
         let watchdog = if self.words.contains("watchdog") { "" } else { NO_WATCHDOG };
         let words = format!("{COMMAND_LINE} {watchdog} {symbols} {}", self.words);
-        let end = match self.monitor {
-            Some(_) => self.places()?.end / MIB,
-            None => self.memory.unwrap_or(512),
-        };
-        let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
-        // The HPET would continue while the guest's own clock is stopped.
-        let hpet = if self.monitor.is_some() { ",hpet=off" } else { "" };
-        command.args(["-machine", &format!("pc,memory-backend=ram{hpet}"), "-m", &format!("{end}M")]);
-        command.arg("-object").arg(with_path(&object, ram));
-        match &self.monitor {
-            None => {
-                command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
-                command.arg("-append").arg(words.trim_end());
-            }
-            Some(monitor) => {
-                let Places { kernel, initramfs, .. } = self.places()?;
-                command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        let words = words.trim_end();
+        match (&self.monitor, layout) {
+            (Some(monitor), Some(layout)) => {
                 command.args(monitor_lines::arguments(said));
-                for (file, (address, _)) in [(&self.kernel, kernel), (&self.initramfs, initramfs)] {
-                    let device = format!("loader,addr={address:#x},force-raw=on,file=");
-                    command.arg("-device").arg(with_path(&device, file));
-                }
-                let place = |(address, bytes): (u64, u64)| format!("{address:#x}+{bytes:#x}");
-                let (kernel, initramfs) = (place(kernel), place(initramfs));
-                command.arg("-kernel").arg(&monitor.image).arg("-append").arg(format!(
-                    "{} kernel={kernel} initrd={initramfs} -- {}",
-                    self.options(monitor)?,
-                    words.trim_end()
-                ));
+                command.args(layout.loaders(&[&self.kernel, &self.initramfs]));
+                command.arg("-kernel").arg(&monitor.image);
+                command.arg("-append").arg(format!("{} -- {words}", self.options(monitor)?));
+            }
+            _ => {
+                command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
+                command.arg("-append").arg(words);
             }
         }
         if self.interactive {
@@ -340,42 +296,6 @@ impl LinuxMachine {
         }
         command.stderr(Stdio::piped());
         Ok(command)
-    }
-}
-
-/// The memory layout of a machine with a monitor: addresses, and sizes in bytes.
-#[derive(Debug, PartialEq, Eq)]
-struct Places {
-    /// The log, if it is not at its usual place.
-    log: Option<(u64, u64)>,
-    /// The address of the monitor's own trace.
-    probe: Option<u64>,
-    kernel: (u64, u64),
-    initramfs: (u64, u64),
-    /// The end of the memory.
-    end: u64,
-}
-
-impl Places {
-    /// Places everything above the guest's memory, which is `memory` MiB, and above the monitor.
-    fn new(memory: u64, kernel: u64, initramfs: u64, probe: Option<u64>) -> Result<Self> {
-        let too_much =
-            || format!("a guest of the monitor cannot have {memory} MiB of memory: that is too much");
-        ensure!(memory < MEMORY_END / MIB, too_much());
-        // With some room for instructions after the traced ones.
-        let log_bytes =
-            probe.map_or(0, |count| count.saturating_mul(LOG_RECORD).saturating_add(LOG_BYTES / 4));
-        let log_bytes = log_bytes.clamp(LOG_BYTES, MEMORY_END).next_multiple_of(MIB);
-        let elsewhere = memory > DEFAULT_MEMORY || probe.is_some();
-        let log = elsewhere.then_some(((memory * MIB).max(MONITOR_END), log_bytes));
-        let at = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
-        let probe = probe.map(|_| at.next_multiple_of(REGION_BYTES));
-        let at = probe.map_or(at, |region| region + REGION_BYTES);
-        let initramfs = ((at + kernel).next_multiple_of(MIB), initramfs);
-        // The firmware has tables at the very end, and uses memory before them while it starts.
-        let end = (initramfs.0 + initramfs.1).next_multiple_of(MIB) + FIRMWARE_BYTES;
-        ensure!(end <= MEMORY_END, too_much());
-        Ok(Self { log, probe, kernel: (at, kernel), initramfs, end })
     }
 }
 
@@ -468,41 +388,5 @@ impl LinuxOutcome {
             write().with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_is_above_the_guest_and_the_monitor_and_nothing_overlaps() {
-        for (memory, log) in [
-            (128, None),
-            (256, None),
-            (400, Some((MONITOR_END, LOG_BYTES))),
-            (1024, Some((1024 * MIB, LOG_BYTES))),
-        ] {
-            let places = Places::new(memory, 53 * MIB + 7, 36 * MIB + 1, None).unwrap();
-            assert_eq!(places.log, log, "{memory}");
-            let above = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
-            assert_eq!(places.kernel, (above, 53 * MIB + 7));
-            assert_eq!(places.initramfs, (above + 54 * MIB, 36 * MIB + 1));
-            assert_eq!(places.end, above + (54 + 37 + 32) * MIB);
-        }
-        for memory in [2800, u64::MAX] {
-            assert!(Places::new(memory, 53 * MIB, 36 * MIB, None).is_err(), "{memory}");
-        }
-        // A probe is above the log, at a multiple of its size.
-        for (probe, log, region) in [(1, 256, 768), (16 * MIB, 448, 960), (20 * MIB, 544, 1088)] {
-            let places = Places::new(256, MIB, MIB, Some(probe)).unwrap();
-            assert_eq!(
-                (places.log, places.probe),
-                (Some((MONITOR_END, log * MIB)), Some(region * MIB)),
-                "{probe}"
-            );
-            assert_eq!(places.kernel.0, (region + 64) * MIB);
-        }
-        assert!(Places::new(256, MIB, MIB, Some(u64::MAX)).is_err());
     }
 }

@@ -7,7 +7,6 @@ mod code_file;
 mod debian;
 mod guest;
 mod initramfs;
-mod kernel;
 mod libraries;
 mod machine;
 pub mod packages;

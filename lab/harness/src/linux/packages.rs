@@ -1,12 +1,12 @@
 //! Debian's packages, downloaded and unpacked into cargo's target folder: nothing is installed.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_launch::linux_kernel::vmlinux;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::debian::DebianKernel;
-use super::kernel::vmlinux;
 use crate::images::target_folder;
 
 /// The package that depends on Debian's newest kernel for virtual machines.

@@ -27,6 +27,13 @@ pub(crate) fn read_register(register: usize) -> u32 {
     unsafe { address.read_volatile() }
 }
 
+/// Returns whether the local APIC has delivered the interrupt with this vector. It does not know one that it passes on
+/// from the PIC.
+pub(crate) fn is_in_service(vector: u8) -> bool {
+    let register = local_apic::ISR + usize::from(vector / 32) * 0x10;
+    read_register(register) >> (vector % 32) & 1 == 1
+}
+
 pub(crate) fn write_register(register: usize, value: u32) {
     let address = (LOCAL_APIC as usize + register) as *mut u32;
     // SAFETY: the boot code mapped the page; interrupts that this write may raise wait for a window of `interrupts`.

@@ -6,8 +6,9 @@ use pugmark_monitor::guest_map::LOCAL_APIC;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::exit_code;
 
+use crate::image::apic_registers::is_in_service;
 use crate::image::channel::report;
-use crate::image::exit::{FAILED, exit};
+use crate::image::exit::{FAILED, exit, fatal};
 use crate::image::interrupts;
 use crate::image::vcpu::Vcpu;
 
@@ -86,6 +87,7 @@ impl Vcpu {
             exit_code::VMRUN..=exit_code::SKINIT | exit_code::INVLPGA => {
                 self.deliver_exception(Exception::invalid_opcode());
             }
+            exit_code::SHUTDOWN => fatal!("the guest shuts down: a triple fault at rip {:#x}", self.cpu.rip),
             _ => self.unexpected(),
         }
     }
@@ -122,6 +124,9 @@ impl Vcpu {
             if self.clock.is_timers_below(vector) {
                 self.local_apic.end_interrupt();
                 return;
+            }
+            if !is_in_service(vector) {
+                return self.pic.hold(vector);
             }
             let repeating = instruction.is_some_and(|instruction| self.is_repeating(instruction));
             self.deliver_interrupt(vector, repeating);

@@ -3,6 +3,9 @@
 //! A fault of the monitor is reported and ends the machine. Interrupts reach the monitor only in the windows of
 //! [`crate::image::interrupts`]. The stub of an interrupt puts the vector into EAX of the interrupted code and returns
 //! with IF clear, so that one window takes one interrupt. The stub of an NMI sets EDX.
+//!
+//! An interrupt can have the vector of an exception: a PC's BIOS lets the first PIC raise 8 to 15. The interrupted
+//! address tells the two apart, since the instructions of the windows raise no exceptions.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -27,14 +30,9 @@ monitor_vectors:
     .elseif vector >= 32
         mov eax, vector
         jmp monitor_interrupt
-    // The vectors with an error code: 8, 10 to 14, 17, 21, 29, 30.
-    .elseif (0x60227d00 >> vector) & 1
-        push vector
-        jmp monitor_fault
     .else
-        push 0
         push vector
-        jmp monitor_fault
+        jmp monitor_exception_or_interrupt
     .endif
     .set vector, vector + 1
     .endr
@@ -52,12 +50,21 @@ monitor_nmi:
     mov qword ptr [rsp], offset nmi_wait_ends
 2:  iretq
 
+monitor_exception_or_interrupt:
+    // Above the vector is RIP, or an exception's error code, which is less than the address of any code.
+    cmp qword ptr [rsp + 8], offset wait_ends
+    je 3f
+    cmp qword ptr [rsp + 8], offset take_begins
+    jb monitor_fault
+    cmp qword ptr [rsp + 8], offset take_ends
+    ja monitor_fault
+3:  pop rax
+
 monitor_interrupt:
     and dword ptr [rsp + 16], ~0x200
     iretq
 
 monitor_fault:
-    // Vector, error code, RIP, CS, RFLAGS lie on the stack.
     mov rdi, rsp
     and rsp, -16
     call {fault}
@@ -103,27 +110,23 @@ pub(crate) fn load() {
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, readonly)) };
 }
 
-/// The stack frame that a stub leaves.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FaultFrame {
-    vector: u64,
-    error_code: u64,
-    rip: u64,
-    cs: u64,
-    rflags: u64,
-}
+/// The exceptions with an error code, one bit for each vector: 8, 10 to 14, 17, 21, 29, 30.
+const WITH_ERROR_CODE: u64 = 0x6022_7d00;
 
-extern "C" fn fault(frame: *const FaultFrame) -> ! {
-    // SAFETY: the stub passes the address of the frame it has just built.
-    let frame = unsafe { *frame };
+/// Reports an exception of the monitor. The stack at `frame` has the vector, the error code if there is one, RIP, CS,
+/// and RFLAGS.
+extern "C" fn fault(frame: *const u64) -> ! {
+    let word = |index: usize| {
+        // SAFETY: the stub passes the address of five words on the stack, or more.
+        unsafe { frame.wrapping_add(index).read() }
+    };
+    let vector = word(0);
+    let has_code = (WITH_ERROR_CODE >> (vector & 63)) & 1;
+    let error_code = if has_code == 1 { word(1) } else { 0 };
+    let [rip, cs, rflags] = [1, 2, 3].map(|index: usize| word(index + has_code as usize));
     fatal!(
-        "exception {} in the monitor: error code {:#x}, rip {:#x}, cs {:#x}, rflags {:#x}, cr2 {:#x}",
-        frame.vector,
-        frame.error_code,
-        frame.rip,
-        frame.cs,
-        frame.rflags,
+        "exception {vector} in the monitor: error code {error_code:#x}, rip {rip:#x}, cs {cs:#x}, rflags {rflags:#x}, \
+         cr2 {:#x}",
         x86_64::registers::control::Cr2::read_raw(),
     )
 }

@@ -57,7 +57,20 @@ impl From<WindowResult> for TakenInterrupts {
 
 #[unsafe(naked)]
 unsafe extern "C" fn take_window() -> WindowResult {
-    naked_asm!("mov rax, -1", "xor edx, edx", "stgi", "sti", "nop", "cli", "clgi", "ret")
+    naked_asm!(
+        "mov rax, -1",
+        "xor edx, edx",
+        "stgi",
+        ".global take_begins",
+        "take_begins:",
+        "sti",
+        "nop",
+        ".global take_ends",
+        "take_ends:",
+        "cli",
+        "clgi",
+        "ret"
+    )
 }
 
 #[unsafe(naked)]

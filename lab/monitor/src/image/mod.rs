@@ -1,6 +1,7 @@
 //! The parts of the monitor that only run on bare metal.
 
 mod apic_registers;
+mod bios;
 mod boot;
 pub(crate) mod channel;
 mod clock;

@@ -10,6 +10,7 @@ use pugmark_model::CpuidResult;
 use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
 use pugmark_monitor::apic_timer::TimerRate;
+use pugmark_monitor::bios::BiosError;
 use pugmark_monitor::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
 use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::{self, MonitorOptions};
@@ -21,12 +22,14 @@ use pugmark_monitor::guest_map::{GuestMap, GuestRam, LOCAL_APIC, MONITOR, PageTa
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::loader::{self, EntryState};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
+use pugmark_monitor::pic_pace::PicPace;
 use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
 use pugmark_monitor::vmcb::Vmcb;
 use pugmark_truth::probe::REGION_BYTES;
 use pugmark_truth::{LogMode, LogWriter};
 
+use crate::image::bios;
 use crate::image::clock::{OwnClock, SharedClock};
 use crate::image::firmware as firmware_devices;
 use crate::image::fw_cfg;
@@ -55,6 +58,7 @@ pub(crate) enum SetupError {
     /// This location of a file is not in the RAM above the monitor.
     NoFile(Module),
     Guest(loader::LoadError),
+    Bios(BiosError),
     Truth(pugmark_truth::TruthError),
     /// The probe's region is invalid, or the processor has no Intel PT.
     Probe,
@@ -85,6 +89,7 @@ impl fmt::Display for SetupError {
                 )
             }
             Self::Guest(error) => write!(f, "the guest kernel cannot be loaded: {error}"),
+            Self::Bios(error) => error.fmt(f),
             Self::Truth(error) => write!(f, "truth log: {error}"),
             Self::Probe => write!(
                 f,
@@ -128,7 +133,11 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written only while the
     // guest does not run, or as one of the guest's processors would write it.
     let mut memory = unsafe { Physical::guest(options.ram, options.probe, firmware) };
-    let start = load(&info, &options, &mut memory)?;
+    let first_state = if options.bios {
+        bios::install(&info.memory, options.ram, &mut memory).map_err(SetupError::Bios)?
+    } else {
+        initial_state(load(&info, &options, &mut memory)?)
+    };
     firmware_devices::show_ram(options.ram);
     let has_fw_cfg = fw_cfg::find(options.ram);
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
@@ -151,7 +160,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     };
     let mut vcpus = Peers::new(&ids).map(|peers| plan.vcpu(peers));
     let mut first = vcpus.next().expect("this processor is the first");
-    first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..initial_state(start) };
+    first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..first_state };
     startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
     if let Some(region) = options.probe {
         // SAFETY: memory exists there, above the guest's and the monitor, and nothing else is placed in it.
@@ -204,6 +213,7 @@ impl MachinePlan<'_> {
             clock,
             memory: self.memory.clone(),
             nmi_pending: false,
+            pic: PicPace::default(),
             repeating_rip: None,
             last_ip: 0,
             at_rip: 0,

@@ -147,6 +147,9 @@ impl Vcpu {
                 self.record_nmi(interrupts::wait_for_nmi());
                 continue;
             }
+            if let Some(vector) = self.due_of_pic(true) {
+                return self.deliver_interrupt(vector, false);
+            }
             self.advance_clock(false);
             self.clock.arm();
             let taken = interrupts::wait();

@@ -10,6 +10,7 @@ use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, rflags};
 use pugmark_monitor::hardware::{Hardware, Profile};
+use pugmark_monitor::pic_pace::PicPace;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
@@ -49,6 +50,8 @@ pub(crate) struct Vcpu {
     pub(crate) memory: Physical,
     /// An NMI has arrived and has not been delivered yet.
     pub(crate) nmi_pending: bool,
+    /// The pace of the PIC's interrupts.
+    pub(crate) pic: PicPace,
     /// RIP of the repeated instruction whose iteration was the last step.
     pub(crate) repeating_rip: Option<u64>,
     /// Linear address of the instruction that retired last.
@@ -130,6 +133,12 @@ impl Vcpu {
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
                 self.nmi_pending = false;
                 self.deliver_nmi();
+            } else if !window
+                && self.cpu.takes_interrupts()
+                && let Some(vector) = self.due_of_pic(false)
+            {
+                let repeating = self.repeating_rip == Some(self.cpu.rip);
+                self.deliver_interrupt(vector, repeating);
             } else if stepped {
                 self.set_registers_before();
                 self.step();
@@ -158,6 +167,12 @@ impl Vcpu {
             && self.cpu.cpl == 0
             && self.cpu.mode() == Mode::Bits64
             && self.processor.sees_nothing_of_the_kernel()
+    }
+
+    /// Returns the interrupt of the PIC that is to be delivered now.
+    pub(crate) fn due_of_pic(&mut self, halted: bool) -> Option<u8> {
+        let at_once = halted || !self.is_stepped() || self.is_unseen();
+        self.pic.take_due(self.stepped, at_once)
     }
 
     /// Returns whether retiring instructions are logged now.

@@ -50,7 +50,10 @@ impl Drop for Scratch {
 }
 
 /// Opens a file that QEMU writes.
-pub(crate) fn open(path: &Path) -> Result<File> {
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn open(path: &Path) -> Result<File> {
     File::open(path).with_context(|| format!("cannot open {}", path.display()))
 }
 

@@ -9,16 +9,17 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use crate::qemu::with_path;
+
 /// Port of the monitor's debug console.
 const PORT: u16 = 0xe8;
 
 /// Returns QEMU's arguments that write the monitor's lines into this file.
-pub(crate) fn arguments(file: &Path) -> [OsString; 4] {
-    let mut backend = OsString::from("file,id=monitor,path=");
-    backend.push(file);
+#[must_use]
+pub fn arguments(file: &Path) -> [OsString; 4] {
     [
         "-chardev".into(),
-        backend,
+        with_path("file,id=monitor,path=", file),
         "-device".into(),
         format!("isa-debugcon,iobase={PORT:#x},chardev=monitor").into(),
     ]
@@ -26,7 +27,7 @@ pub(crate) fn arguments(file: &Path) -> [OsString; 4] {
 
 /// The reader of such a file, while QEMU writes it.
 #[derive(Debug)]
-pub(crate) struct MonitorLines {
+pub struct MonitorLines {
     path: PathBuf,
     /// The file, once it exists.
     file: Option<File>,
@@ -36,7 +37,8 @@ pub(crate) struct MonitorLines {
 
 impl MonitorLines {
     /// Returns a reader of the file at `path`, which need not exist yet.
-    pub(crate) const fn new(path: PathBuf) -> Self {
+    #[must_use]
+    pub const fn new(path: PathBuf) -> Self {
         Self { path, file: None, text: Vec::new() }
     }
 
@@ -44,7 +46,7 @@ impl MonitorLines {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(crate) fn before_guest_line(&mut self) -> Result<Vec<String>> {
+    pub fn before_guest_line(&mut self) -> Result<Vec<String>> {
         let lines = self.until_guest_line()?;
         if self.text.first() == Some(&b'\n') {
             self.text.remove(0);
@@ -56,7 +58,7 @@ impl MonitorLines {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(crate) fn until_guest_line(&mut self) -> Result<Vec<String>> {
+    pub fn until_guest_line(&mut self) -> Result<Vec<String>> {
         self.read()?;
         let mut lines = Vec::new();
         while let Some(end) = self.text.iter().position(|byte| *byte == b'\n').filter(|end| *end > 0) {
@@ -70,7 +72,7 @@ impl MonitorLines {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(crate) fn rest(&mut self) -> Result<Vec<String>> {
+    pub fn rest(&mut self) -> Result<Vec<String>> {
         let mut lines = self.until_guest_line()?;
         while self.text.first() == Some(&b'\n') {
             lines.extend(self.before_guest_line()?);

@@ -31,7 +31,7 @@ const PACKINGS: [Packing; 4] = [
 ///
 /// # Errors
 /// If it is neither, or its payload is damaged or in an unknown packing.
-pub(super) fn vmlinux(file: Vec<u8>) -> Result<Vec<u8>> {
+pub fn vmlinux(file: Vec<u8>) -> Result<Vec<u8>> {
     if file.starts_with(b"\x7fELF") {
         return Ok(file);
     }
@@ -59,9 +59,15 @@ pub(super) fn vmlinux(file: Vec<u8>) -> Result<Vec<u8>> {
     Ok(unpacked)
 }
 
+/// Returns whether a file begins like Linux's bzImage, with a header of its boot protocol.
+#[must_use]
+pub fn is_bzimage(file: &[u8]) -> bool {
+    file.get(MAGIC..MAGIC + 4) == Some(b"HdrS")
+}
+
 /// Returns the packed kernel in a bzImage.
 fn payload(file: &[u8]) -> Result<&[u8]> {
-    if file.get(MAGIC..MAGIC + 4) != Some(b"HdrS") {
+    if !is_bzimage(file) {
         bail!("neither an ELF file nor a Linux kernel (bzImage)");
     }
     let dword = |at: usize| {

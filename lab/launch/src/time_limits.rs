@@ -43,7 +43,7 @@ impl fmt::Display for TimedOut {
 
 /// The last time at which a machine made progress.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ProgressWatch {
+pub struct ProgressWatch {
     limits: TimeLimits,
     started: Instant,
     last_progress: Instant,
@@ -55,17 +55,18 @@ impl ProgressWatch {
     const CHECK_EVERY: Duration = Duration::from_secs(2);
 
     /// Starts to watch a machine that starts `now`.
-    pub(crate) const fn new(limits: TimeLimits, now: Instant) -> Self {
+    #[must_use]
+    pub const fn new(limits: TimeLimits, now: Instant) -> Self {
         Self { limits, started: now, last_progress: now, retired: 0 }
     }
 
     /// Notes that the guest has written a line.
-    pub(crate) const fn note_line(&mut self, now: Instant) {
+    pub const fn note_line(&mut self, now: Instant) {
         self.last_progress = now;
     }
 
     /// Notes that `count` instructions have retired by now.
-    pub(crate) const fn note_retired(&mut self, now: Instant, count: u64) {
+    pub const fn note_retired(&mut self, now: Instant, count: u64) {
         if count != self.retired {
             (self.retired, self.last_progress) = (count, now);
         }
@@ -75,7 +76,7 @@ impl ProgressWatch {
     ///
     /// # Errors
     /// Returns the reason to give the machine up.
-    pub(crate) fn wait(&self, now: Instant) -> Result<Duration, TimedOut> {
+    pub fn wait(&self, now: Instant) -> Result<Duration, TimedOut> {
         let TimeLimits { no_progress, total } = self.limits;
         let left = |since: Instant, limit: Duration| limit.saturating_sub(now.duration_since(since));
         let (to_no_progress, to_end) = (left(self.last_progress, no_progress), left(self.started, total));

@@ -116,6 +116,27 @@ impl Truth {
         &self.sums
     }
 
+    /// Returns counts and hashes of what was read, by session, processor and privilege level: those that the log keeps,
+    /// or those of its records.
+    #[must_use]
+    pub fn summed(&self) -> Vec<Sum> {
+        let mut sums = self.sums.clone();
+        let records = self.sessions.values().flatten().filter(|record| !record.flags.is_software_interrupt());
+        for Record { rip, session, flags, cpu, .. } in records {
+            let key = (*session, *cpu, flags.cpl());
+            let index = sums.iter().position(|sum| (sum.session, sum.cpu, sum.cpl) == key);
+            let index = index.unwrap_or_else(|| {
+                let (session, cpu, cpl) = key;
+                sums.push(Sum { session, cpu, cpl, instructions: 0, hash: hash(&[]) });
+                sums.len() - 1
+            });
+            let sum = &mut sums[index];
+            (sum.instructions, sum.hash) = (sum.instructions + 1, Sum::hash_of(sum.hash, *rip));
+        }
+        sums.sort_unstable_by_key(|sum| (sum.session, sum.cpu, sum.cpl));
+        sums
+    }
+
     /// Returns the level at which branches count.
     #[must_use]
     pub const fn branch_level(&self) -> BranchLevel {
@@ -180,7 +201,8 @@ impl Truth {
         Ok(())
     }
 
-    pub(crate) fn take_in(&mut self, record: Record) {
+    /// Adds a record of the log.
+    pub fn take_in(&mut self, record: Record) {
         match (record.time(), record.branch()) {
             (None, None) => self.sessions.entry(record.session).or_default().push(record),
             (None, Some(branch)) => self.branches.entry(record.session).or_default().push(branch),
@@ -396,11 +418,17 @@ mod tests {
             truth.follow(&path).unwrap();
             assert_eq!((retired_at(&path, LogPlace::of(options)).unwrap(), truth.len()), (5, 5));
             let kept: Vec<u64> = truth.session(1).iter().map(|record| record.rip).collect();
+            let sum = |addresses: &[u64]| {
+                let instructions = addresses.len() as u64;
+                Sum { session: 1, cpu: 0, cpl: 3, instructions, hash: hash(addresses) }
+            };
             if mode == LogMode::Ring {
                 assert_eq!((kept, truth.sums()), (vec![4, 5], &[][..]));
+                assert_eq!(truth.summed(), [sum(&[4, 5])]);
             } else {
-                let sum = Sum { session: 1, cpu: 0, cpl: 3, instructions: 5, hash: hash(&addresses) };
+                let sum = sum(&addresses);
                 assert_eq!((kept, truth.sums()), (vec![], &[sum][..]));
+                assert_eq!(truth.summed(), [sum]);
             }
         }
     }

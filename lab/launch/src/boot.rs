@@ -1,0 +1,330 @@
+//! Boots any guest on the monitor: one that speaks no protocol, for as long as it runs.
+
+use anyhow::{Context, Result};
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::layout::Layout;
+use crate::linux_kernel;
+use crate::monitor_lines::{self, MonitorLines};
+use crate::process::Running;
+use crate::qemu::{self, Board, with_path};
+use crate::scratch::Scratch;
+use crate::truth::{self, LogPlace, Truth};
+
+/// Ticks of the guest's clock per instruction while a guest is stepped. At 2.6 GHz and 250 interrupts of its timer a
+/// second there are 100 000 instructions from one to the next, of which Linux's handler takes ten to twenty thousand.
+pub const TICKS: u32 = 100;
+/// Properties of the board: an HPET would continue while the guest's own clock is stopped.
+pub const PROPERTIES: &str = ",hpet=off";
+/// The BIOS would execute parts of itself in system management mode, which the monitor does not have.
+const BIOS_PROPERTIES: &str = ",hpet=off,smm=off";
+
+/// The name of the file, in a machine's folder, that is the machine's memory.
+pub const RAM: &str = "ram";
+
+/// Interval of checks for the end, and for lines of the monitor.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// The time in which QEMU ends by itself at a signal that its terminal has sent.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The medium that a guest boots from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BootSource {
+    /// The image of a disk, which the BIOS boots: raw, or QEMU's qcow2.
+    Disk(PathBuf),
+    /// The image of a CD, which the BIOS boots.
+    Cdrom(PathBuf),
+    /// A kernel, which the monitor itself starts.
+    Kernel {
+        /// The kernel: an ELF file with a PVH note, a file with a multiboot2 header, or Linux's bzImage.
+        file: PathBuf,
+        /// The file that the kernel receives as its module.
+        initrd: Option<PathBuf>,
+        /// The kernel's command line.
+        command_line: String,
+    },
+}
+
+/// A guest, and its machine.
+#[derive(Clone, Debug)]
+pub struct Boot {
+    /// The monitor's image.
+    pub monitor: PathBuf,
+    /// Options of the monitor, including the profile.
+    pub options: String,
+    /// The medium that the guest boots from.
+    pub source: BootSource,
+    /// Number of processors.
+    pub processors: u16,
+    /// The guest's memory in MiB.
+    pub memory: u64,
+    /// The log has every instruction, not only count and hash; its size limits how many there may be.
+    pub logs_each: bool,
+    /// The longest time that the guest may run.
+    pub limit: Option<Duration>,
+    /// Additional arguments for QEMU.
+    pub arguments: Vec<OsString>,
+}
+
+/// The other end of the guest's first serial port.
+#[derive(Clone, Copy, Debug)]
+pub enum Console<'a> {
+    /// This program's standard input and output.
+    Terminal,
+    /// A file for the output.
+    File(&'a Path),
+}
+
+/// The end of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// QEMU has ended with this status: 0 if the guest has switched the machine off or restarted it, `2 * value + 1` if
+    /// it has written `value` to port F4H. If the monitor could not go on, the value is 7FH.
+    Exit(i32),
+    /// QEMU was ended by this signal.
+    Signal(i32),
+    /// The caller has stopped the machine.
+    Stopped,
+    /// The time limit has passed.
+    TimedOut,
+}
+
+/// The results of a guest.
+#[derive(Debug)]
+pub struct Booted {
+    /// The reason for the end.
+    pub ending: Ending,
+    /// The monitor's log; empty if nothing was traced.
+    pub truth: Truth,
+}
+
+impl Boot {
+    /// Runs the machine to its end, or until `stopped` returns true. Its files are in `scratch`; the file [`RAM`] there
+    /// has the memory. Calls `watch` for each line of the monitor. QEMU's own messages go to the standard error output.
+    ///
+    /// # Errors
+    /// If a file cannot be read, QEMU cannot be started, or a log of every instruction was too small.
+    pub fn run(
+        &self,
+        scratch: &Scratch,
+        console: Console<'_>,
+        stopped: impl Fn() -> bool,
+        mut watch: impl FnMut(&str),
+    ) -> Result<Booted> {
+        let [ram, said] = [RAM, "monitor"].map(|name| scratch.file(name));
+        let mut machine = Running::start(self.command(scratch, console)?)?;
+        let mut monitor = MonitorLines::new(said);
+        let started = Instant::now();
+        let ending = loop {
+            let status = machine.status()?;
+            monitor.rest()?.iter().for_each(|line| watch(line));
+            if let Some(status) = status {
+                // QEMU ends at the terminal's signal, too.
+                break if stopped() { Ending::Stopped } else { Ending::of(status) };
+            }
+            if stopped() {
+                let asked = Instant::now();
+                while machine.status()?.is_none() && asked.elapsed() < GRACE {
+                    std::thread::sleep(CHECK_EVERY);
+                }
+                break Ending::Stopped;
+            }
+            if self.limit.is_some_and(|limit| started.elapsed() > limit) {
+                break Ending::TimedOut;
+            }
+            std::thread::sleep(CHECK_EVERY);
+        };
+        drop(machine);
+        monitor.rest()?.iter().for_each(|line| watch(line));
+        let options = self.monitor_options(scratch)?;
+        let mut truth = Truth::with_options(&options);
+        if truth::retired_at(&ram, LogPlace::of(&options))? > 0 {
+            truth.follow(&ram)?;
+        }
+        Ok(Booted { ending, truth })
+    }
+
+    /// Returns the guest's files that must be in the machine's memory.
+    fn files(&self, scratch: &Scratch) -> Vec<PathBuf> {
+        let BootSource::Kernel { initrd, .. } = &self.source else { return vec![] };
+        [scratch.file("kernel")].into_iter().chain(initrd.clone()).collect()
+    }
+
+    fn layout(&self, scratch: &Scratch) -> Result<Layout> {
+        let size = |path: PathBuf| {
+            let data = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            anyhow::Ok(data.len())
+        };
+        let sizes: Vec<u64> = self.files(scratch).into_iter().map(size).collect::<Result<_>>()?;
+        Layout::new(self.memory, &sizes, None)
+    }
+
+    fn command(&self, scratch: &Scratch, console: Console<'_>) -> Result<Command> {
+        if let BootSource::Kernel { file, .. } = &self.source {
+            let kernel = kernel(file)?;
+            fs::write(scratch.file("kernel"), kernel).context("cannot write the kernel for QEMU")?;
+        }
+        let layout = self.layout(scratch)?;
+        let accelerator = qemu::accelerator(qemu::version()?, self.processors);
+        let is_kernel = matches!(self.source, BootSource::Kernel { .. });
+        let ram = scratch.file(RAM);
+        let board = Board {
+            accelerator: &["-accel", accelerator],
+            properties: if is_kernel { PROPERTIES } else { BIOS_PROPERTIES },
+            memory: layout.machine_memory(),
+            ram: &ram,
+        };
+        let mut command = board.command();
+        command.args(["-smp", &self.processors.to_string(), "-serial"]);
+        match console {
+            Console::Terminal => command.arg("stdio"),
+            Console::File(file) => command.arg(with_path("file:", file)).stdin(Stdio::null()),
+        };
+        command.args(monitor_lines::arguments(&scratch.file("monitor")));
+        let files = self.files(scratch);
+        command.args(layout.loaders(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>()));
+        let command_line = match &self.source {
+            BootSource::Kernel { command_line, .. } => command_line.as_str(),
+            BootSource::Disk(image) => {
+                let format = disk_format(image)?;
+                command.arg("-drive").arg(with_path(&format!("if=ide,format={format},file="), image));
+                ""
+            }
+            BootSource::Cdrom(image) => {
+                let format = disk_format(image)?;
+                let drive = format!("if=ide,media=cdrom,readonly=on,format={format},file=");
+                command.arg("-drive").arg(with_path(&drive, image));
+                ""
+            }
+        };
+        let options = self.monitor_options(scratch)?;
+        command.arg("-kernel").arg(&self.monitor);
+        command.arg("-append").arg(format!("{options} -- {command_line}")).args(&self.arguments);
+        Ok(command)
+    }
+
+    /// Returns the monitor's options; of two values of one option the last counts.
+    fn monitor_options(&self, scratch: &Scratch) -> Result<String> {
+        let mode = if self.logs_each { "full" } else { "hash" };
+        let bios = if matches!(self.source, BootSource::Kernel { .. }) { "off" } else { "on" };
+        let layout = self.layout(scratch)?.monitor_options();
+        Ok(format!("clock={TICKS} log-mode={mode} bios={bios} {layout} {}", self.options))
+    }
+}
+
+impl Ending {
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exit(code),
+            (None, signal) => Self::Signal(signal.unwrap_or_default()),
+        }
+    }
+}
+
+/// Returns a kernel's file as the monitor takes it: the ELF file of a bzImage, any other file as it is.
+fn kernel(file: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    if !linux_kernel::is_bzimage(&bytes) {
+        return Ok(bytes);
+    }
+    linux_kernel::vmlinux(bytes).with_context(|| file.display().to_string())
+}
+
+/// Returns QEMU's name for the format of a disk's image.
+fn disk_format(image: &Path) -> Result<&'static str> {
+    let mut magic = vec![];
+    let opened = fs::File::open(image).and_then(|file| file.take(4).read_to_end(&mut magic));
+    opened.with_context(|| format!("cannot read {}", image.display()))?;
+    Ok(if magic == b"QFI\xfb" { "qcow2" } else { "raw" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot(source: BootSource) -> Boot {
+        Boot {
+            monitor: "/m".into(),
+            options: "profile=icelake".into(),
+            source,
+            processors: 2,
+            memory: 64,
+            logs_each: false,
+            limit: None,
+            arguments: vec!["-snapshot".into()],
+        }
+    }
+
+    #[test]
+    fn a_disk_is_qcow2_or_raw() {
+        let scratch = Scratch::new().unwrap();
+        let image = scratch.file("image");
+        for (bytes, format) in [(&b"QFI\xfb\0\0"[..], "qcow2"), (b"\xeb\x63\x90", "raw"), (b"", "raw")] {
+            fs::write(&image, bytes).unwrap();
+            assert_eq!(disk_format(&image).unwrap(), format, "{bytes:?}");
+        }
+        let error = disk_format(&scratch.file("no")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read ") && error.ends_with("/no"), "{error}");
+    }
+
+    #[test]
+    fn a_kernel_that_is_no_bzimage_is_taken_as_it_is() {
+        let scratch = Scratch::new().unwrap();
+        let file = scratch.file("file");
+        fs::write(&file, b"\xd6\x50\x52\xe8, a multiboot2 header").unwrap();
+        assert!(kernel(&file).unwrap().starts_with(b"\xd6\x50"));
+        let mut bzimage = vec![0; 0x400];
+        bzimage[0x202..0x206].copy_from_slice(b"HdrS");
+        fs::write(&file, &bzimage).unwrap();
+        assert!(format!("{:#}", kernel(&file).unwrap_err()).contains("payload"));
+        let boot =
+            boot(BootSource::Kernel { file: scratch.file("no"), initrd: None, command_line: String::new() });
+        let error = boot.run(&scratch, Console::Terminal, || true, |_| {}).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
+    }
+
+    /// Returns QEMU's arguments for this source, or skips if there is no QEMU.
+    fn arguments(source: BootSource, scratch: &Scratch) -> Vec<String> {
+        let command = boot(source).command(scratch, Console::Terminal).unwrap();
+        command.get_args().map(|argument| argument.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn each_medium_reaches_qemu_and_the_monitor_knows_which() {
+        let scratch = Scratch::new().unwrap();
+        let image = scratch.file("a,b");
+        fs::write(&image, "image").unwrap();
+        let quoted = image.to_str().unwrap().replace(',', ",,");
+        let own = "clock=100 log-mode=hash bios=on ram=64 profile=icelake -- ";
+        for (source, drive) in [
+            (BootSource::Disk(image.clone()), "if=ide,format=raw,file="),
+            (BootSource::Cdrom(image.clone()), "if=ide,media=cdrom,readonly=on,format=raw,file="),
+        ] {
+            let arguments = arguments(source, &scratch);
+            let after = |name: &str| &arguments[arguments.iter().position(|word| word == name).unwrap() + 1];
+            assert_eq!((after("-drive"), after("-append")), (&format!("{drive}{quoted}"), &own.into()));
+            assert_eq!((after("-smp").as_str(), after("-kernel").as_str()), ("2", "/m"));
+            assert_eq!(arguments.last().unwrap(), "-snapshot");
+        }
+        let command_line = "a=1 -- b".to_owned();
+        let kernel = BootSource::Kernel { file: image.clone(), initrd: Some(image), command_line };
+        let arguments = arguments(kernel, &scratch);
+        let places = "kernel=0x20000000+0x5 initrd=0x20100000+0x5";
+        let own = format!("clock=100 log-mode=hash bios=off ram=64 {places} profile=icelake -- a=1 -- b");
+        assert!(arguments.contains(&own), "{arguments:?}");
+        assert!(arguments.contains(&format!("loader,addr=0x20100000,force-raw=on,file={quoted}")));
+    }
+
+    #[test]
+    fn a_status_is_the_guests_or_a_signal() {
+        for (status, ending) in [(0, Ending::Exit(0)), (33 << 8, Ending::Exit(33)), (9, Ending::Signal(9))] {
+            assert_eq!(Ending::of(ExitStatus::from_raw(status)), ending);
+        }
+    }
+}

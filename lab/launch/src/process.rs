@@ -1,0 +1,86 @@
+//! A running QEMU.
+
+use anyhow::{Context, Result};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::qemu::CANNOT_START;
+
+/// A running machine; dropping this ends it.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts the machine.
+    ///
+    /// # Errors
+    /// If QEMU cannot be started.
+    pub fn start(mut command: Command) -> Result<Self> {
+        command.spawn().map(Self).context(CANNOT_START)
+    }
+
+    /// Returns standard output, once.
+    ///
+    /// # Errors
+    /// If it is not a pipe, or was returned before.
+    pub fn output(&mut self) -> Result<ChildStdout> {
+        self.0.stdout.take().context("standard output was not piped")
+    }
+
+    /// Returns the status and the standard error output, if the machine has ended.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn ended(&mut self) -> Result<Option<(i32, String)>> {
+        if self.status()?.is_none() {
+            return Ok(None);
+        }
+        self.wait().map(Some)
+    }
+
+    /// Returns the status, if the machine has ended.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn status(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.0.try_wait()?)
+    }
+
+    /// Returns the lines of standard output. A separate thread reads them, so that the receiver can keep a deadline.
+    ///
+    /// # Errors
+    /// Those of [`Self::output`].
+    pub fn lines(&mut self) -> Result<Receiver<String>> {
+        let (sender, receiver) = channel();
+        let output = BufReader::new(self.output()?);
+        std::thread::spawn(move || {
+            for line in output.split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    /// Waits for the machine's end, and returns the status and the standard error output.
+    ///
+    /// # Errors
+    /// If the output cannot be read.
+    pub fn wait(&mut self) -> Result<(i32, String)> {
+        let mut stderr = String::new();
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_string(&mut stderr)?;
+        }
+        Ok((self.0.wait()?.code().unwrap_or(-1), stderr))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The machine may have ended by itself; then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
