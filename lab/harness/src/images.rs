@@ -32,8 +32,7 @@ impl Images {
     fn build_now() -> Result<Self> {
         let manifest = workspace().join("Cargo.toml");
         let guest = cargo_build(&manifest, &["--release", "-p", "pugmark-boot", "--bins"])?;
-        let monitor = cargo_build(&manifest, &["--profile", MONITOR, "-p", "pugmark-monitor", "--bins"])?;
-        Ok(Self { guest: guest.join("pugmark-boot"), monitor: monitor.join("pugmark-monitor") })
+        Ok(Self { guest: guest.join("pugmark-boot"), monitor: build_monitor()? })
     }
 
     /// Reads the guest kernel's symbols.
@@ -47,6 +46,16 @@ impl Images {
 
 /// The profile of the workspace's manifest for the monitor.
 const MONITOR: &str = "monitor";
+
+/// Builds the monitor, and returns its path.
+///
+/// # Errors
+/// If the build fails.
+pub fn build_monitor() -> Result<PathBuf> {
+    let manifest = workspace().join("Cargo.toml");
+    let folder = cargo_build(&manifest, &["--profile", MONITOR, "-p", "pugmark-monitor", "--bins"])?;
+    Ok(folder.join("pugmark-monitor"))
+}
 
 /// Builds the foreign kernel, which is a workspace of its own, and returns its path.
 ///

@@ -1,4 +1,5 @@
-//! The machine's own BIOS as the guest: it boots a disk whose program traces itself.
+//! Guests that need not speak a protocol: the machine's own BIOS, which boots a disk whose program traces itself, and a
+//! kernel.
 
 use std::arch::global_asm;
 use std::fs;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::mode::ExecMode;
-use pugmark_harness::images::Images;
+use pugmark_harness::images::{Images, build_monitor};
+use pugmark_harness::report::Transcript;
 use pugmark_harness::scratch::Scratch;
 use pugmark_launch::boot::{Boot, BootSource, Booted, Console, Ending, RAM};
 
@@ -35,7 +37,7 @@ fn boot(scratch: &Scratch, source: BootSource, memory: u64, processors: u16) -> 
     let mut dump = std::ffi::OsString::from("file,id=dump,path=");
     dump.push(scratch.file("dump"));
     let boot = Boot {
-        monitor: Images::build().unwrap().monitor,
+        monitor: build_monitor().unwrap(),
         options: "profile=skylake".into(),
         source,
         processors,
@@ -154,4 +156,23 @@ fn a_disks_program_traces_itself_and_the_bios() {
         assert!(executed.iter().filter(|address| **address >= BIOS as u64).count() > 500);
         assert!(modes.iter().filter(|mode| **mode == ExecMode::Bits32).count() > 150);
     }
+}
+
+#[test]
+fn a_kernel_with_a_module_and_a_command_line_ends_with_its_own_status() {
+    let scratch = Scratch::new().unwrap();
+    let guest = Images::build().unwrap().guest;
+    let command_line = "only=sort".to_owned();
+    let kernel = BootSource::Kernel { file: guest.clone(), initrd: Some(guest), command_line };
+    let booted = boot(&scratch, kernel, 256, 1);
+    let text = fs::read_to_string(scratch.file("text")).unwrap();
+    assert_eq!(booted.ending, PASSED, "{text}");
+    let mut transcript = Transcript::default();
+    text.lines().try_for_each(|line| transcript.line(line.trim_end())).unwrap();
+    let [run] = &transcript.runs[..] else { panic!("{text}") };
+    let stat = run.stat.unwrap();
+    let sums = booted.truth.summed();
+    let [sum] = &sums[..] else { panic!("{sums:?}") };
+    assert_eq!((Some(sum.session), sum.cpl), (run.session, 0));
+    assert_eq!((sum.instructions, sum.hash), (stat.count, stat.hash));
 }

@@ -1,6 +1,6 @@
-// A disk image that the BIOS boots. It prints how much memory the BIOS reports, traces itself in
-// real-address mode and in protected mode while the BIOS's interrupts are on, and sends the trace to port E9H. Operands that an
-// assembler for 64-bit code does not encode for 16-bit code are bytes.
+// A disk image that the BIOS boots. It prints how much memory the BIOS reports, traces itself in real-address mode and
+// in protected mode while the BIOS has interrupts on, and sends the trace to port E9H. Operands that an assembler for
+// 64-bit code does not encode for 16-bit code are bytes.
 
     .section .rodata.bios_disk, "a", @progbits
     .code16
