@@ -3,7 +3,7 @@
 use anyhow::{Context, Error, Result};
 use clap::Parser;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use pugmark_tools::pugmark::record;
+use pugmark_tools::pugmark::{boot, record};
 use pugmark_tools::{
     output::{self, ignore_closed_reader, print, tell},
     processors,
@@ -50,6 +50,11 @@ fn main() -> ExitCode {
             failure = record::failure;
             record::run(options).map(ExitCode::from)
         }
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        PugmarkCommand::Boot(options) => {
+            failure = boot::failure;
+            boot::run(options).map(ExitCode::from)
+        }
     };
     end(result, failure)
 }
@@ -83,9 +88,9 @@ fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
 fn refuse(refusal: &clap::Error) -> ExitCode {
     let printed = ignore_closed_reader(refusal.print());
     if refusal.use_stderr() {
-        // Below 125, the exit statuses of `record` are those of the traced program.
-        let is_record = std::env::args_os().nth(1).is_some_and(|word| word == "record");
-        return ExitCode::from(if is_record { 125 } else { 2 });
+        // Below 125, the exit statuses of `record` and `boot` are those of the traced program.
+        let runs = std::env::args_os().nth(1).is_some_and(|word| word == "record" || word == "boot");
+        return ExitCode::from(if runs { 125 } else { 2 });
     }
     match printed {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,11 +1,11 @@
 //! The command line of `pugmark`: its subcommands, and what is made of their descriptions.
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use super::record;
 use super::{
     bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script,
     timeline,
 };
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use super::{boot, record};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -59,6 +59,9 @@ pub enum PugmarkCommand {
     /// Run a program and make an Intel PT trace of it, on any processor
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     Record(record::RecordCommand),
+    /// Boot a kernel, a disk or a CD in QEMU, on virtual hardware that traces it; the exit status is QEMU's
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    Boot(boot::BootOptions),
     /// Write the manual pages of all commands into a folder
     Man(manual::ManOptions),
     /// Print what a shell needs to complete the command line

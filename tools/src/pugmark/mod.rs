@@ -12,6 +12,8 @@
 
 mod bdm70;
 pub mod bench;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod boot;
 pub mod branches;
 pub mod calls;
 pub mod check;

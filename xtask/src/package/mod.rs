@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use cargo_home::fresh_cargo_home;
 use clap::Args;
 use pugmark_builds::cargo::{cargo, command};
-use pugmark_harness::images::{target_folder, workspace};
+use pugmark_harness::images::{build_monitor, target_folder, workspace};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -49,7 +49,16 @@ fn debian_package(setup: SetupOptions) -> Result<()> {
     let packages = ["--package", "pugmark-tools", "--package", "pugmark-ipt-programs"];
     cargo(&[&["build", "--locked", "--release"], &packages[..]].concat(), &[])?;
     write_documents(&target_folder().join("release/pugmark"), &target_folder().join(FOLDER))?;
+    strip(&build_monitor()?, &target_folder().join(FOLDER).join("pugmark-monitor"))?;
     cargo(&["deb", "--locked", "--package", "pugmark-tools", "--no-build", "--strip"], &[])
+}
+
+/// Writes a program without symbols to `out`. cargo-deb strips the package's own programs only.
+fn strip(program: &Path, out: &Path) -> Result<()> {
+    let output =
+        Command::new("strip").arg("-o").args([out, program]).output().context("cannot start strip")?;
+    ensure!(output.status.success(), "strip failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }
 
 /// Writes the manual pages, the completions and the licences into a folder.
@@ -78,16 +87,17 @@ fn write_documents(pugmark: &Path, folder: &Path) -> Result<()> {
         .context("cannot start cargo")?;
     ensure!(metadata.status.success(), "`cargo metadata` failed");
     let metadata: Value = serde_json::from_slice(&metadata.stdout)?;
-    fs::write(folder.join("licences.txt"), licences(&metadata, "pugmark-ipt-programs")?)?;
+    let licences = licences(&metadata, &["pugmark-ipt-programs", "pugmark-monitor"])?;
+    fs::write(folder.join("licences.txt"), licences)?;
     Ok(())
 }
 
 /// The platform of the programs.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Returns the licences of everything that is built into a package's programs: each requires that its text is
+/// Returns the licences of everything that is built into the programs of packages: each requires that its text is
 /// distributed.
-fn licences(metadata: &Value, package: &str) -> Result<String> {
+fn licences(metadata: &Value, programs: &[&str]) -> Result<String> {
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let by_id: BTreeMap<_, _> = packages.iter().map(|package| (package["id"].as_str(), package)).collect();
     let mut text = format!(
@@ -97,7 +107,11 @@ fn licences(metadata: &Value, package: &str) -> Result<String> {
         fs::read_to_string(workspace().join("pfm/events/NOTICE.md"))?,
     );
     writeln!(text, "What is built into the programs besides Rust's standard library (MIT OR Apache-2.0):")?;
-    for id in built_in(metadata, package)? {
+    let mut all = BTreeSet::new();
+    for program in programs {
+        all.extend(built_in(metadata, program)?);
+    }
+    for id in all {
         let package = by_id.get(&Some(id.as_str())).with_context(|| format!("{id} is not described"))?;
         let [name, version, manifest] = ["name", "version", "manifest_path"].map(|key| package[key].as_str());
         let (Some(name), Some(version), Some(manifest)) = (name, version, manifest) else { continue };

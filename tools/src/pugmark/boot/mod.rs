@@ -1,0 +1,231 @@
+//! The command line of `pugmark boot`: any kernel, disk or CD on virtual hardware that traces it.
+
+mod monitor;
+mod terminal;
+
+use crate::output::tell;
+use anyhow::{Context, Result};
+use clap::Args;
+use pugmark_launch::{
+    boot::{Boot, BootSource, Booted, Console, Ending},
+    layout::DEFAULT_MEMORY,
+    scratch::Scratch,
+    truth::{Sum, Truth},
+};
+use std::{ffi::OsString, fs::File, io::BufWriter, io::Write, path::PathBuf, time::Duration};
+use terminal::Terminal;
+
+/// The exit status if the machine could not be started, or the log could not be read.
+const FAILED: u8 = 125;
+/// The exit status after `--timeout`, as of the program `timeout`.
+const TIMED_OUT: u8 = 124;
+/// The exit status of what was ended by a signal, without the signal's number.
+const BY_SIGNAL: i32 = 128;
+
+/// The options of `pugmark boot`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  pugmark boot --cdrom system.iso
+  pugmark boot --profile icelake --processors 4 --memory 1024 --disk disk.img
+  pugmark boot --kernel vmlinuz --initrd initrd.img --append console=ttyS0
+  pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
+pub struct BootOptions {
+    /// As this processor: broadwell to sapphire-rapids, or AMD's k8 to zen6
+    #[arg(long, value_name = "NAME", default_value = "skylake")]
+    profile: String,
+    /// The machine's number of processors
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    processors: u16,
+    /// The guest's memory in MiB: up to 256, or more than 320
+    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_MEMORY)]
+    memory: u64,
+    #[command(flatten)]
+    source: SourceOptions,
+    /// The file that the kernel receives as its module: Linux's initramfs
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["disk", "cdrom"])]
+    initrd: Option<PathBuf>,
+    /// The kernel's command line
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["disk", "cdrom"], allow_hyphen_values = true)]
+    append: Option<String>,
+    /// End the machine after so many seconds, with status 124
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
+    #[arg(long, value_name = "FILE")]
+    truth: Option<PathBuf>,
+    /// More options for the monitor, such as `pmi-skid=100`
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    monitor: String,
+    /// More arguments for QEMU
+    #[arg(last = true, value_name = "QEMU'S ARGUMENTS")]
+    arguments: Vec<OsString>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+struct SourceOptions {
+    /// Boot this image of a disk by the BIOS: raw or qcow2
+    #[arg(long, value_name = "FILE")]
+    disk: Option<PathBuf>,
+    /// Boot this image of a CD by the BIOS
+    #[arg(long, value_name = "FILE")]
+    cdrom: Option<PathBuf>,
+    /// Boot this kernel: Linux's bzImage, or a file for PVH or multiboot2
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+}
+
+/// Boots the guest, prints what it traced, and returns the exit status.
+///
+/// # Errors
+/// If the monitor or QEMU is missing, a file cannot be read or written, or the log was too small.
+pub fn run(options: &BootOptions) -> Result<u8> {
+    let boot = options.boot()?;
+    let scratch = Scratch::new()?;
+    let terminal = Terminal::begin();
+    let ended = boot.run(
+        &scratch,
+        Console::Terminal,
+        || terminal.signal().is_some(),
+        |line| tell(format_args!("{line}")),
+    );
+    let signal = terminal.signal();
+    drop(terminal);
+    let Booted { ending, truth } = ended?;
+    for line in summary(&truth.summed()) {
+        tell(format_args!("{line}"));
+    }
+    if let Some(file) = &options.truth {
+        write(file, &truth)?;
+    }
+    Ok(status(ending, signal))
+}
+
+/// Returns the exit status for a run that has failed.
+#[must_use]
+pub fn failure(_: &anyhow::Error) -> u8 {
+    FAILED
+}
+
+fn status(ending: Ending, signal: Option<i32>) -> u8 {
+    let status = match ending {
+        Ending::Exit(status) => status,
+        Ending::Signal(signal) => BY_SIGNAL + signal,
+        Ending::Stopped => BY_SIGNAL + signal.unwrap_or_default(),
+        Ending::TimedOut => return TIMED_OUT,
+    };
+    // Both numbers fit into eight bits.
+    status as u8
+}
+
+/// Returns the lines about what was traced.
+fn summary(sums: &[Sum]) -> Vec<String> {
+    if sums.is_empty() {
+        return vec!["truth: nothing was traced".into()];
+    }
+    let line = |&Sum { session, cpu, cpl, instructions, hash }: &Sum| {
+        let session = if session == 0 { String::new() } else { format!("session {session}, ") };
+        format!(
+            "truth: {session}processor {cpu}, level {cpl}: {instructions} instructions, hash {hash:#018x}"
+        )
+    };
+    sums.iter().map(line).collect()
+}
+
+fn write(file: &PathBuf, truth: &Truth) -> Result<()> {
+    let written = File::create(file).and_then(|created| {
+        let mut out = BufWriter::new(created);
+        truth.write(&mut out)?;
+        out.flush()
+    });
+    written.with_context(|| format!("cannot write {}", file.display()))
+}
+
+impl BootOptions {
+    fn boot(&self) -> Result<Boot> {
+        Ok(Boot {
+            monitor: monitor::image()?,
+            options: format!("profile={} {}", self.profile, self.monitor).trim_end().to_owned(),
+            source: self.boot_source(),
+            processors: self.processors,
+            memory: self.memory,
+            logs_each: self.truth.is_some(),
+            limit: self.timeout.map(Duration::from_secs),
+            arguments: self.arguments.clone(),
+        })
+    }
+
+    fn boot_source(&self) -> BootSource {
+        match self.source.clone() {
+            SourceOptions { disk: Some(image), .. } => BootSource::Disk(image),
+            SourceOptions { cdrom: Some(image), .. } => BootSource::Cdrom(image),
+            SourceOptions { kernel, .. } => BootSource::Kernel {
+                // One of the three is given.
+                file: kernel.unwrap_or_default(),
+                initrd: self.initrd.clone(),
+                command_line: self.append.clone().unwrap_or_default(),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct BootCli {
+        #[command(flatten)]
+        options: BootOptions,
+    }
+
+    fn parse(words: &str) -> Result<BootOptions, clap::Error> {
+        BootCli::try_parse_from(words.split(' ')).map(|cli| cli.options)
+    }
+
+    #[test]
+    fn the_medium_reaches_the_machine_and_qemu_its_arguments() {
+        for (words, source) in [
+            ("boot --disk d", BootSource::Disk("d".into())),
+            ("boot --cdrom c -- -snapshot", BootSource::Cdrom("c".into())),
+            (
+                "boot --kernel k --initrd i --append -v=1",
+                BootSource::Kernel {
+                    file: "k".into(),
+                    initrd: Some("i".into()),
+                    command_line: "-v=1".into(),
+                },
+            ),
+        ] {
+            let options = parse(words).unwrap();
+            assert_eq!(options.boot_source(), source, "{words}");
+            assert_eq!((options.memory, options.processors), (256, 1));
+        }
+        assert_eq!(parse("boot --cdrom c -- -m --disk").unwrap().arguments, ["-m", "--disk"]);
+    }
+
+    #[test]
+    fn what_was_traced_is_said_for_each_level_of_each_processor() {
+        assert_eq!(summary(&[]), ["truth: nothing was traced"]);
+        let sum = Sum { session: 0, cpu: 1, cpl: 3, instructions: 12, hash: 0xab };
+        let lines = summary(&[sum, Sum { session: 7, ..sum }]);
+        let expected = ["", "session 7, "].map(|session| {
+            format!("truth: {session}processor 1, level 3: 12 instructions, hash 0x00000000000000ab")
+        });
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn the_status_is_the_guests_or_tells_who_has_ended_it() {
+        for (ending, signal, expected) in [
+            (Ending::Exit(33), None, 33),
+            (Ending::Signal(11), None, 139),
+            (Ending::Stopped, Some(2), 130),
+            (Ending::TimedOut, None, 124),
+        ] {
+            assert_eq!(status(ending, signal), expected, "{ending:?}");
+        }
+    }
+}
