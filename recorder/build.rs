@@ -4,9 +4,12 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 9] = [
+const FILES: [&str; 12] = [
     "plugin.rs",
     "api.rs",
+    "callbacks.rs",
+    "calls.rs",
+    "counts.rs",
     "exec.rs",
     "fork.rs",
     "mapped.rs",

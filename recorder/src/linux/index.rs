@@ -14,15 +14,24 @@ pub(super) fn begin(options: &RecordOptions, begun: SystemTime) -> Result<(), Re
     write_json(&options.out, INDEX, &index)
 }
 
-/// Writes the index of a recording that began at `begun`.
+/// Writes the index of a recording that began at `begun`, with the processes that have asked for a seccomp filter and
+/// got none.
 pub(super) fn write(
     options: &RecordOptions,
     begun: SystemTime,
     (parts, ending, cause): (&[Part], Ending, Cause),
+    unfiltered: &[i32],
 ) -> Result<(), RecordError> {
     let ending = match ending {
         Ending::Exit(status) => json!({ "exit": status }),
-        Ending::Signal(signal) => json!({ "signal": signal }),
+        Ending::Signal(signal) => {
+            let mut ending = json!({ "signal": signal });
+            if let Some((at, thread)) = Part::ended_at(parts) {
+                ending["at"] = format!("{at:#x}").into();
+                ending["tid"] = thread.tid.into();
+            }
+            ending
+        }
         Ending::GoesOn => Value::Null,
     };
     let mut index = describe(options, begun);
@@ -31,6 +40,7 @@ pub(super) fn write(
     }
     index["ended"] = cause.to_string().into();
     index["ending"] = ending;
+    index["seccomp_refused"] = unfiltered.into();
     index["parts"] = parts.iter().map(|part| entry(&options.out, part)).collect();
     write_json(&options.out, INDEX, &index)
 }

@@ -18,6 +18,7 @@ mod thread_info;
 mod trigger;
 mod truth;
 
+pub use emulator::{Counted, CountedThread, NoEmulator};
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};
 pub use part::Part;
@@ -44,6 +45,8 @@ pub struct Recording {
     pub unreported: u32,
     /// The triggers to start or stop tracing that were not reached.
     pub unreached: Vec<Unreached>,
+    /// The processes that have asked for a seccomp filter and got none, because the emulator has none.
+    pub unfiltered: Vec<i32>,
 }
 
 /// The end of the program.
@@ -105,6 +108,16 @@ pub fn emulator_is_installed() -> bool {
     emulator::is_installed()
 }
 
+/// Returns why [`Engine::Auto`] steps the program instead of letting the emulator execute it, which is some hundred
+/// times as fast; `None` if it does not, or if the program cannot be started at all.
+#[must_use]
+pub fn why_stepping(options: &RecordOptions) -> Option<RecordError> {
+    let why = (options.engine == Engine::Auto).then(|| emulator::prepare(options, false).err()).flatten()?;
+    let is_missing =
+        matches!(&why, RecordError::Start { error, .. } if error.kind() == io::ErrorKind::NotFound);
+    (!is_missing).then_some(why)
+}
+
 /// Runs the program and records it. The calling thread must not wait for any other process that it has started, because
 /// this function waits for all of the thread's children.
 ///
@@ -120,10 +133,24 @@ pub fn record(
         return Err(RecordError::Ranges { most, wanted: options.ranges.len() });
     }
     match options.engine {
-        Engine::Emulator => emulator::record(options, progress),
-        Engine::Auto if emulator::can_execute(options) => emulator::record(options, progress),
-        Engine::Auto | Engine::Stepping => stepping::Recorder::start(options)?.run(progress),
+        Engine::Emulator => return emulator::record(options, emulator::prepare(options, false)?, progress),
+        Engine::Auto => {
+            if let Ok(prepared) = emulator::prepare(options, false) {
+                return emulator::record(options, prepared, progress);
+            }
+        }
+        Engine::Stepping => {}
     }
+    stepping::Recorder::start(options)?.run(progress)
+}
+
+/// Runs the program and counts what it and all that it starts execute; no file is written. The emulator executes it,
+/// whatever the options say of that. Of the other options only the program and [`RecordOptions::follow`] matter.
+///
+/// # Errors
+/// If the emulator cannot execute the program.
+pub fn count(options: &RecordOptions) -> Result<Counted, RecordError> {
+    emulator::count(options, emulator::prepare(options, true)?)
 }
 
 /// Why recording failed.
@@ -173,6 +200,8 @@ pub enum RecordError {
     },
     /// The emulator cannot do what the options ask for.
     Emulator(&'static str),
+    /// There is no emulator that can be used.
+    NoEmulator(NoEmulator),
     /// A file or directory cannot be written.
     File {
         /// Its path.
@@ -225,6 +254,7 @@ impl fmt::Display for RecordError {
                      profile"
                 )
             }
+            Self::NoEmulator(why) => write!(f, "{why}"),
             Self::Emulator(why) => write!(f, "not in the emulator: {why}; use --engine stepping"),
             Self::File { path, .. } => write!(f, "{} cannot be written", path.display()),
         }
@@ -240,7 +270,11 @@ impl std::error::Error for RecordError {
             | Self::Step { error, .. }
             | Self::File { error, .. } => Some(error),
             Self::Prepare(error) => Some(error),
-            Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } | Self::Emulator(_) => None,
+            Self::NoCode { .. }
+            | Self::Refused { .. }
+            | Self::Ranges { .. }
+            | Self::Emulator(_)
+            | Self::NoEmulator(_) => None,
         }
     }
 }

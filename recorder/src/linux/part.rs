@@ -41,6 +41,8 @@ pub struct Part {
     pub truth: AddressHash,
     /// The trace's length in bytes.
     pub bytes: u64,
+    /// The instruction that the thread was at, and had not ended; `None` if it was in the kernel, or nobody knows.
+    pub at: Option<u64>,
     /// The number of transfers of control that nothing explains; the trace is wrong there.
     pub unexplained: u32,
 }
@@ -219,6 +221,7 @@ impl<T: Truth> OpenPart<T> {
             program: self.program,
             thread: self.thread,
             tsc: (self.tsc_first, self.pt_unit.tsc()),
+            at: Some(at.0).filter(|at| *at != 0),
             cause,
         };
         truth["unexplained"] = part.unexplained.into();
@@ -255,6 +258,16 @@ impl ThreadInfo {
 }
 
 impl Part {
+    /// Returns where the program was when a signal ended it, and in which thread: that of its process which was not in
+    /// the kernel, if it was the only one.
+    #[must_use]
+    pub fn ended_at(parts: &[Self]) -> Option<(u64, &ThreadInfo)> {
+        let pid = parts.iter().find(|part| part.task == 1)?.thread.pid;
+        let is_last = |part: &&Self| part.thread.pid == pid && part.cause == Cause::Over;
+        let mut found = parts.iter().filter(is_last).filter_map(|part| Some((part.at?, &part.thread)));
+        found.next().filter(|_| found.next().is_none())
+    }
+
     /// Adds to an object what both `truth.json` and the recording's index say of a part.
     pub(super) fn describe(&self, object: &mut Value) {
         object["task"] = self.task.into();
@@ -265,6 +278,7 @@ impl Part {
         object["count"] = self.truth.count().into();
         object["hash"] = format!("{:#018x}", self.truth.value()).into();
         object["bytes"] = self.bytes.into();
+        object["at"] = self.at.map(|at| format!("{at:#x}")).into();
     }
 }
 

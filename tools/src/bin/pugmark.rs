@@ -3,7 +3,7 @@
 use anyhow::{Context, Error, Result};
 use clap::Parser;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use pugmark_tools::pugmark::{boot, record};
+use pugmark_tools::pugmark::{boot, record, stat};
 use pugmark_tools::{
     output::{self, ignore_closed_reader, print, tell},
     processors,
@@ -54,6 +54,11 @@ fn main() -> ExitCode {
         PugmarkCommand::Boot(options) => {
             failure = boot::failure;
             boot::run(options).map(ExitCode::from)
+        }
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        PugmarkCommand::Stat(options) => {
+            failure = stat::failure;
+            stat::run(options).map(ExitCode::from)
         }
     };
     end(result, failure)

@@ -5,7 +5,7 @@ use super::{
     timeline,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use super::{boot, record};
+use super::{boot, record, stat};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -62,6 +62,9 @@ pub enum PugmarkCommand {
     /// Boot a kernel, a disk or a CD in QEMU, on virtual hardware that traces it; the exit status is QEMU's
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     Boot(boot::BootOptions),
+    /// Count exactly what a program executes, without a trace
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    Stat(stat::StatCommand),
     /// Write the manual pages of all commands into a folder
     Man(manual::ManOptions),
     /// Print what a shell needs to complete the command line

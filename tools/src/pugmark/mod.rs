@@ -47,6 +47,8 @@ pub mod recording;
 pub mod report;
 pub mod script;
 mod segments;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod stat;
 mod threads;
 pub mod timeline;
 pub mod totals;

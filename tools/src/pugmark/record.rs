@@ -11,9 +11,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pugmark_model::intel::IntelProfile;
 use pugmark_recorder::{
     Cause, Ending, Engine, Missing, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached,
-    record,
+    record, why_stepping,
 };
 use std::{
+    error::Error as _,
     ffi::OsString,
     io::{self, IsTerminal},
     path::PathBuf,
@@ -82,7 +83,7 @@ pub struct RecordCommand {
 }
 
 /// The exit statuses that `env` and `timeout` use for failures of their own.
-const FAILED: u8 = 125;
+pub(super) const FAILED: u8 = 125;
 const NOT_EXECUTED: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// The number that a shell adds to that of the signal that ended a program.
@@ -94,6 +95,9 @@ const BY_SIGNAL: i32 = 128;
 /// If the program cannot be recorded, or nothing of it was traced. [`failure`] gives the exit status.
 pub fn run(command: &RecordCommand) -> Result<u8> {
     let options = command.options();
+    if let Some(why) = why_stepping(&options) {
+        tell(format_args!("{}", stepping(&why)));
+    }
     let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg}");
     // The template is a constant, so it cannot be wrong.
@@ -125,6 +129,19 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         );
     }
     Ok(status(recording.ending))
+}
+
+/// Returns the message about a program that is stepped: why that is slow, and what to do about it.
+fn stepping(why: &RecordError) -> String {
+    let slow = "stepping, which is some 400 times slower than QEMU's emulator";
+    match why {
+        RecordError::Emulator(why) => format!("{slow}: {why}"),
+        RecordError::Start { error, .. } => format!("{slow}: it cannot execute the program: {error}"),
+        other => match other.source() {
+            Some(source) => format!("{slow}: {other}: {source}"),
+            None => format!("{slow}: {other}"),
+        },
+    }
 }
 
 /// Returns the message about a function to start or stop at that no file has.
@@ -170,6 +187,9 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
             recording.unreported
         ));
     }
+    let unfiltered =
+        |pid| format!("process {pid} asked for a seccomp filter: QEMU refuses it, and none is in force");
+    messages.extend(recording.unfiltered.iter().map(unfiltered));
     messages.extend(match recording.cause {
         Cause::Limit => Some(format!(
             "the limit of {} instructions was reached: what the program did from there on is not in the trace",
@@ -196,7 +216,12 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
     messages.extend(match recording.ending {
         Ending::Exit(0) | Ending::GoesOn => None,
         Ending::Exit(status) => Some(format!("the program ended with status {status}")),
-        Ending::Signal(signal) => Some(format!("the program was ended by signal {signal}")),
+        Ending::Signal(signal) => Some(match Part::ended_at(&recording.parts) {
+            Some((at, thread)) => {
+                format!("the program was ended by signal {signal}, at {at:#x} in thread {}", thread.tid)
+            }
+            None => format!("the program was ended by signal {signal}"),
+        }),
     });
     messages
 }
@@ -211,7 +236,8 @@ pub fn failure(error: &anyhow::Error) -> u8 {
     }
 }
 
-fn status(ending: Ending) -> u8 {
+/// Returns the exit status after a program has ended.
+pub(super) fn status(ending: Ending) -> u8 {
     let status = match ending {
         Ending::Exit(status) => status,
         Ending::Signal(signal) => BY_SIGNAL + signal,
@@ -273,6 +299,7 @@ fn line(part: &Part) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
+    use pugmark_recorder::NoEmulator;
 
     #[derive(Parser)]
     struct RecordCli {
@@ -290,6 +317,28 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_stepped_is_said_to_be_slow_and_why() {
+        let error = || io::Error::other("it is old");
+        for (why, expected) in [
+            (RecordError::Emulator("it is busy"), ": it is busy"),
+            (
+                RecordError::NoEmulator(NoEmulator::TakesNoPlugin { said: "no such option".into() }),
+                "qemu-x86_64 takes no plugin: no such option; Debian 13's qemu-user is built without plugins",
+            ),
+            (RecordError::NoEmulator(NoEmulator::Missing(error())), "it is old; install qemu-user"),
+            (
+                RecordError::Start { program: "x".into(), error: error() },
+                ": it cannot execute the program: it is old",
+            ),
+            (RecordError::Prepare(error()), ": this process cannot prepare to record: it is old"),
+        ] {
+            let said = stepping(&why);
+            assert!(said.starts_with("stepping, which is some 400 times slower than"), "{said}");
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
     fn what_is_not_in_a_recording_is_said() {
         let stop = Some(Trigger::Count(5));
         let options = RecordOptions { limit: Some(9), stop, ..RecordOptions::new(["x"]) };
@@ -300,6 +349,7 @@ mod tests {
             not_followed: vec![],
             unreported: 0,
             unreached: vec![],
+            unfiltered: vec![],
         };
         let unreached = |option, missing| Unreached { option, trigger: Trigger::Address(0x10), missing };
         let after = "what the program did from there on is not in the trace";
@@ -335,6 +385,10 @@ mod tests {
             (
                 Recording { cause: Cause::Signal(15), ending: Ending::Signal(15), ..plain() },
                 vec![format!("stopped by signal 15: {after}"), "the program was ended by signal 15".into()],
+            ),
+            (
+                Recording { unfiltered: vec![7], ..plain() },
+                vec!["process 7 asked for a seccomp filter: QEMU refuses it, and none is in force".into()],
             ),
             (
                 Recording { ending: Ending::Exit(3), unreported: 2, ..plain() },

@@ -3,10 +3,10 @@
 
 use crate::{
     check_all, for_each_engine, options,
-    programs::{Scratch, compile},
+    programs::{Scratch, compile, symbol},
     tasks,
 };
-use pugmark_recorder::{Cause, Ending, Engine, RecordOptions, record};
+use pugmark_recorder::{Cause, Ending, Engine, Part, RecordOptions, record};
 use serde_json::Value;
 use std::{
     fs::{self, File},
@@ -126,34 +126,43 @@ int main(void) {
     });
 }
 
-/// Calls functions until there is some of the trace, does something to the process that records it, and goes on.
+/// Calls functions until there are so many bytes of the trace, harms the process that records it, and goes on.
 const HARMFUL: &str = r#"
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-static void *volatile place;
-static __attribute__((noinline)) int step(int n) { place = &n; return n + 1; }
+static void *volatile sink;
+static __attribute__((noinline)) int step(int n) { sink = &n; return n + 1; }
 static void work(int turns) { for (int n = 0; n < turns; ) n = step(n); }
 static long size(const char *file) { struct stat found; return stat(file, &found) ? 0 : found.st_size; }
 int main(int count, char **words) {
-    struct rlimit limit = { 49152, 49152 };
-    int parent = getppid();
-    while (size(words[3]) < 4096) work(100);
-    if (words[1][0] == 'k') kill(parent, SIGKILL);
+    struct rlimit limit;
+    int parent = getppid(), kills = words[1][0] == 'k';
+    long place = atol(words[4]);
+    if (!kills) limit.rlim_cur = limit.rlim_max = place;
+    while (size(words[3]) < (kills ? place : 4096)) work(100);
+    if (kills) kill(parent, SIGKILL);
     else if (prlimit(parent, RLIMIT_FSIZE, &limit, 0)) return 1;
     work(3000000);
     return creat(words[2], 0600) < 0;
 }
 "#;
 
-/// Records the harmful program. Returns how the recorder ended, and what it said.
-fn harm(scratch: &Scratch, engine: Engine, how: &str) -> (ExitStatus, String) {
+/// The numbers of bytes at which the recorder is harmed: for stepping, which is slow, only the first ones.
+fn places(engine: Engine) -> impl Iterator<Item = u64> {
+    (0..if engine == Engine::Emulator { 20 } else { 4 }).map(|n| 700 + 4100 * n)
+}
+
+/// Records the harmful program, up to this number of bytes. Returns how the recorder ended, and what it said.
+fn harm(scratch: &Scratch, engine: Engine, how: &str, place: u64) -> (ExitStatus, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
     command
         .args(["record", "--no-ret-compression", "--engine", engine.name(), "-o"])
         .arg(scratch.path("out"));
     command.arg("--").args([scratch.path("program").as_os_str(), how.as_ref()]);
-    command.arg(scratch.path("alive")).arg(scratch.path("out/trace.pt"));
+    command.arg(scratch.path("alive")).arg(scratch.path("out/trace.pt")).arg(place.to_string());
+    let _ = fs::remove_file(scratch.path("alive"));
     // A pipe would stay open as long as the program.
     let said = scratch.path("said");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said).expect("a file"));
@@ -180,18 +189,20 @@ fn decodes_up_to_its_end(out: &Path) {
 fn a_recorder_that_is_killed_leaves_a_recording_and_a_program_that_goes_on_or_ends() {
     for_each_engine(|engine| {
         let Some(program) = compile("killed", HARMFUL) else { return };
-        let (status, said) = harm(&program, engine, "kill");
-        assert_eq!(status.signal(), Some(9), "{said}");
-        decodes_up_to_its_end(&program.path("out"));
-        let begin = Instant::now();
-        let is_over = || match engine {
-            Engine::Emulator => program.path("alive").exists(),
-            // The system ends it with the one that traces it.
-            _ => !runs(&program.path("program")),
-        };
-        while !is_over() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "it waits for the recorder");
-            thread::sleep(Duration::from_millis(20));
+        for place in places(engine) {
+            let (status, said) = harm(&program, engine, "kill", place);
+            assert_eq!(status.signal(), Some(9), "{said}");
+            decodes_up_to_its_end(&program.path("out"));
+            let begin = Instant::now();
+            let is_over = || match engine {
+                Engine::Emulator => program.path("alive").exists(),
+                // The system ends it with the one that traces it.
+                _ => !runs(&program.path("program")),
+            };
+            while !is_over() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "it waits for the recorder");
+                thread::sleep(Duration::from_millis(20));
+            }
         }
     });
 }
@@ -208,10 +219,64 @@ fn runs(program: &Path) -> bool {
 fn a_disk_that_is_full_leaves_what_was_recorded_until_then() {
     for_each_engine(|engine| {
         let Some(program) = compile("full", HARMFUL) else { return };
-        let (status, said) = harm(&program, engine, "full");
-        assert_eq!(status.code(), Some(125), "{said}");
-        assert!(said.contains("cannot be written: File too large"), "{said}");
-        decodes_up_to_its_end(&program.path("out"));
+        for place in places(engine) {
+            let (status, said) = harm(&program, engine, "full", place);
+            assert_eq!(status.code(), Some(125), "{place}: {said}");
+            assert!(said.contains("cannot be written: File too large"), "{place}: {said}");
+            decodes_up_to_its_end(&program.path("out"));
+        }
+    });
+}
+
+#[test]
+fn a_filter_that_the_emulator_refuses_is_said() {
+    let filtering = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+int main(void) {
+    struct sock_filter allow = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW };
+    struct sock_fprog program = { 1, &allow };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 1;
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) ? 2 : 0;
+}
+"#;
+    for_each_engine(|engine| {
+        let Some(program) = compile("filtering", filtering) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        let pid = recording.parts[0].thread.pid;
+        let (ending, unfiltered) = if engine == Engine::Emulator { (2, vec![pid]) } else { (0, vec![]) };
+        assert_eq!((recording.ending, &recording.unfiltered), (Ending::Exit(ending), &unfiltered));
+        let index = fs::read(program.path("out/recording.json")).expect("an index");
+        let index: Value = serde_json::from_slice(&index).expect("JSON");
+        assert_eq!(index["seccomp_refused"], serde_json::json!(unfiltered));
+    });
+}
+
+#[test]
+fn where_a_program_was_when_a_signal_ended_it_is_in_the_recording() {
+    let crashing = r#"
+__asm__(".globl fault\ncrash: mov %rdi, %rax\nfault: mov (%rax), %eax\nret\n");
+int crash(int *at);
+int main(void) { return crash((int *)8); }
+"#;
+    for_each_engine(|engine| {
+        let Some(program) = compile("crashing", crashing) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        let fault = symbol(&program, "fault");
+        assert_eq!(recording.ending, Ending::Signal(11));
+        let pid = recording.parts[0].thread.pid;
+        let ended = Part::ended_at(&recording.parts).map(|(at, thread)| (at, thread.tid));
+        assert_eq!(ended, Some((fault, pid)), "{engine:?}");
+        let index = fs::read(program.path("out/recording.json")).expect("an index");
+        let index: Value = serde_json::from_slice(&index).expect("JSON");
+        let expected = serde_json::json!({ "signal": 11, "at": format!("{fault:#x}"), "tid": pid });
+        assert_eq!(index["ending"], expected, "{engine:?}");
+        check_all(&recording);
     });
 }
 

@@ -1,6 +1,6 @@
-//! The functions of the emulator that the plugin calls.
+//! The functions of the emulator that the plugin calls, in all versions of its interface.
 //!
-//! Source: QEMU's `include/qemu/qemu-plugin.h` of version 7.2 (API version 1).
+//! Source: QEMU's `include/qemu/qemu-plugin.h` of versions 7.2 (interface 1), 10.0 (4) and 11.1 (7).
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -10,64 +10,249 @@ use std::{
 pub type PluginId = u64;
 /// A block or an instruction while it is translated.
 pub type Opaque = *const c_void;
-pub type TranslationCallback = extern "C" fn(PluginId, Opaque);
 pub type ExecutionCallback = extern "C" fn(c_uint, *mut c_void);
-pub type VcpuCallback = extern "C" fn(PluginId, c_uint);
-pub type BeforeCall = extern "C" fn(PluginId, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
-pub type AfterCall = extern "C" fn(PluginId, c_uint, i64, i64);
+/// The address of a function that the emulator calls, in the form of the emulator's version.
+pub type Callback = *const c_void;
+
+/// Versions from this one on have inline operations by virtual processor instead of those at any address.
+const BY_PROCESSOR: c_int = 2;
+/// Versions from this one on copy an instruction's bytes.
+const COPIES_BYTES: c_int = 3;
+/// Versions from this one on call back with data that was registered, and without the plugin's number.
+pub const WITH_DATA: c_int = 7;
+
+/// The emulator's words of itself when it loads a plugin. More follows.
+#[repr(C)]
+pub struct Info {
+    target: *const c_char,
+    least: c_int,
+    /// The version of the interface: whatever version a plugin asks for, it gets this one.
+    pub version: c_int,
+}
 
 /// The functions of the emulator, found by name, so that this file can also be part of a program that has none.
 pub struct Api {
-    pub on_translation: extern "C" fn(PluginId, TranslationCallback),
+    pub version: c_int,
+    pub on_translation: Register,
+    pub on_vcpu_exit: Register,
+    pub on_call: Register,
+    pub on_return: Register,
     pub on_block: extern "C" fn(Opaque, ExecutionCallback, c_int, *mut c_void),
     pub on_instruction: extern "C" fn(Opaque, ExecutionCallback, c_int, *mut c_void),
-    pub on_instruction_add: extern "C" fn(Opaque, c_int, *mut c_void, u64),
-    pub on_vcpu: extern "C" fn(PluginId, VcpuCallback),
-    pub on_vcpu_exit: extern "C" fn(PluginId, VcpuCallback),
-    pub on_call: extern "C" fn(PluginId, BeforeCall),
-    pub on_return: extern "C" fn(PluginId, AfterCall),
+    pub add: Add,
     pub block_length: extern "C" fn(Opaque) -> usize,
     pub block_instruction: extern "C" fn(Opaque, usize) -> Opaque,
-    pub instruction_bytes: extern "C" fn(Opaque) -> *const u8,
-    pub instruction_length: extern "C" fn(Opaque) -> usize,
+    bytes: Bytes,
+    instruction_length: extern "C" fn(Opaque) -> usize,
     pub instruction_address: extern "C" fn(Opaque) -> u64,
     pub instruction_in_memory: extern "C" fn(Opaque) -> *const u8,
 }
+
+/// A function that takes a callback of the plugin.
+#[derive(Clone, Copy)]
+pub enum Register {
+    Plain(extern "C" fn(PluginId, Callback)),
+    WithData(extern "C" fn(PluginId, Callback, *mut c_void)),
+}
+
+/// The inline addition before an instruction.
+#[derive(Clone, Copy)]
+pub enum Add {
+    /// To a number at an address, whichever thread executes the instruction.
+    At(AtAddress),
+    /// To the number of the virtual processor that executes it.
+    ByProcessor(ByProcessor),
+}
+
+/// Additions at an address.
+#[derive(Clone, Copy)]
+pub struct AtAddress {
+    to_instruction: extern "C" fn(Opaque, c_int, *mut c_void, u64),
+    to_block: extern "C" fn(Opaque, c_int, *mut c_void, u64),
+}
+
+/// Numbers of the emulator, of which each virtual processor has its own.
+#[derive(Clone, Copy)]
+pub struct ByProcessor {
+    /// One number.
+    board: Board,
+    new: extern "C" fn(usize) -> Board,
+    to_instruction: extern "C" fn(Opaque, c_int, BoardEntry, u64),
+    to_block: extern "C" fn(Opaque, c_int, BoardEntry, u64),
+    find: extern "C" fn(Board, c_uint) -> *mut u64,
+    pub on_exit: extern "C" fn(PluginId, Callback, *mut c_void),
+}
+
+/// The address of some of the emulator's numbers.
+pub type Board = usize;
+
+/// A number in them.
+#[repr(C)]
+struct BoardEntry {
+    board: Board,
+    offset: usize,
+}
+
+enum Bytes {
+    At(extern "C" fn(Opaque) -> *const u8),
+    Copied(extern "C" fn(Opaque, *mut u8, usize) -> usize),
+}
+
+const ADD_U64: c_int = 0;
 
 unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
+fn function(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: looks up a name in what is loaded.
+    let found = unsafe { dlsym(null_mut(), name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+macro_rules! found {
+    ($name:literal) => {
+        // SAFETY: the emulator declares the function of this name with the type that is wanted here.
+        unsafe { std::mem::transmute(function($name)?) }
+    };
+}
+
+impl Register {
+    #[allow(clippy::missing_transmute_annotations, reason = "each variant has its type")]
+    fn find(name: &CStr, version: c_int) -> Option<Self> {
+        let found = function(name)?;
+        Some(if version < WITH_DATA {
+            // SAFETY: the emulator declares the function with this type.
+            Self::Plain(unsafe { std::mem::transmute(found) })
+        } else {
+            // SAFETY: the emulator declares the function with this type.
+            Self::WithData(unsafe { std::mem::transmute(found) })
+        })
+    }
+
+    pub fn register(self, id: PluginId, callback: Callback) {
+        match self {
+            Self::Plain(register) => register(id, callback),
+            Self::WithData(register) => register(id, callback, null_mut()),
+        }
+    }
+}
+
+impl AtAddress {
+    #[allow(clippy::missing_transmute_annotations, reason = "each field has its type")]
+    fn find() -> Option<Self> {
+        Some(Self {
+            to_instruction: found!(c"qemu_plugin_register_vcpu_insn_exec_inline"),
+            to_block: found!(c"qemu_plugin_register_vcpu_tb_exec_inline"),
+        })
+    }
+
+    /// Adds 1 before each execution of an instruction.
+    pub fn count(&self, instruction: Opaque, number: *mut c_void) {
+        (self.to_instruction)(instruction, ADD_U64, number, 1);
+    }
+
+    /// Adds 1 before each execution of a block.
+    pub fn count_block(&self, block: Opaque, number: *mut c_void) {
+        (self.to_block)(block, ADD_U64, number, 1);
+    }
+}
+
+impl ByProcessor {
+    /// The count of numbers in what [`new_board`](Self::new_board) makes.
+    pub const ENTRIES: usize = 1024;
+
+    #[allow(clippy::missing_transmute_annotations, reason = "each field has its type")]
+    fn find() -> Option<Self> {
+        let new: extern "C" fn(usize) -> Board = found!(c"qemu_plugin_scoreboard_new");
+        Some(Self {
+            board: new(size_of::<u64>()),
+            new,
+            to_instruction: found!(c"qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu"),
+            to_block: found!(c"qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu"),
+            find: found!(c"qemu_plugin_scoreboard_find"),
+            on_exit: found!(c"qemu_plugin_register_atexit_cb"),
+        })
+    }
+
+    /// Adds 1 before each execution of an instruction.
+    pub fn count(&self, instruction: Opaque) {
+        (self.to_instruction)(instruction, ADD_U64, BoardEntry { board: self.board, offset: 0 }, 1);
+    }
+
+    /// Returns the number of a virtual processor, which must be that of the calling thread, or stand still.
+    pub fn get(&self, index: c_uint) -> u64 {
+        // SAFETY: the emulator gives out where the number is, which only that processor's thread changes.
+        unsafe { (self.find)(self.board, index).read_volatile() }
+    }
+
+    /// Makes [`ENTRIES`](Self::ENTRIES) numbers for each virtual processor.
+    pub fn new_board(&self) -> Board {
+        (self.new)(Self::ENTRIES * size_of::<u64>())
+    }
+
+    /// Adds 1 before each execution of a block to one of those numbers.
+    pub fn count_block(&self, block: Opaque, board: Board, entry: usize) {
+        let offset = entry * size_of::<u64>();
+        (self.to_block)(block, ADD_U64, BoardEntry { board, offset }, 1);
+    }
+
+    /// Returns one of those numbers of a virtual processor.
+    pub fn entry(&self, board: Board, index: c_uint, entry: usize) -> u64 {
+        assert!(entry < Self::ENTRIES);
+        // SAFETY: the emulator gives out where the numbers are. Another thread may add to one meanwhile.
+        unsafe { (self.find)(board, index).wrapping_add(entry).read_volatile() }
+    }
+
+    /// Sets those numbers to 0. The virtual processor must be that of the calling thread.
+    pub fn clear(&self, board: Board, index: c_uint) {
+        // SAFETY: the emulator gives out where the numbers are, which only that processor's thread changes.
+        unsafe { (self.find)(board, index).write_bytes(0, Self::ENTRIES) };
+    }
+}
+
 impl Api {
     /// Finds all functions in the running program; `None` if that is not the emulator.
     #[allow(clippy::missing_transmute_annotations, reason = "each field has its type above")]
-    pub fn find() -> Option<Self> {
-        fn function(name: &CStr) -> Option<*mut c_void> {
-            // SAFETY: looks up a name in what is loaded.
-            let found = unsafe { dlsym(null_mut(), name.as_ptr()) };
-            (!found.is_null()).then_some(found)
-        }
-        macro_rules! found {
-            ($name:literal) => {
-                // SAFETY: the emulator declares the function of this name with the field's type.
-                unsafe { std::mem::transmute(function($name)?) }
-            };
-        }
+    pub fn find(version: c_int) -> Option<Self> {
         Some(Self {
-            on_translation: found!(c"qemu_plugin_register_vcpu_tb_trans_cb"),
+            version,
+            on_translation: Register::find(c"qemu_plugin_register_vcpu_tb_trans_cb", version)?,
+            on_vcpu_exit: Register::find(c"qemu_plugin_register_vcpu_exit_cb", version)?,
+            on_call: Register::find(c"qemu_plugin_register_vcpu_syscall_cb", version)?,
+            on_return: Register::find(c"qemu_plugin_register_vcpu_syscall_ret_cb", version)?,
             on_block: found!(c"qemu_plugin_register_vcpu_tb_exec_cb"),
             on_instruction: found!(c"qemu_plugin_register_vcpu_insn_exec_cb"),
-            on_instruction_add: found!(c"qemu_plugin_register_vcpu_insn_exec_inline"),
-            on_vcpu: found!(c"qemu_plugin_register_vcpu_init_cb"),
-            on_vcpu_exit: found!(c"qemu_plugin_register_vcpu_exit_cb"),
-            on_call: found!(c"qemu_plugin_register_vcpu_syscall_cb"),
-            on_return: found!(c"qemu_plugin_register_vcpu_syscall_ret_cb"),
+            add: if version < BY_PROCESSOR {
+                Add::At(AtAddress::find()?)
+            } else {
+                Add::ByProcessor(ByProcessor::find()?)
+            },
             block_length: found!(c"qemu_plugin_tb_n_insns"),
             block_instruction: found!(c"qemu_plugin_tb_get_insn"),
-            instruction_bytes: found!(c"qemu_plugin_insn_data"),
+            bytes: if version < COPIES_BYTES {
+                Bytes::At(found!(c"qemu_plugin_insn_data"))
+            } else {
+                Bytes::Copied(found!(c"qemu_plugin_insn_data"))
+            },
             instruction_length: found!(c"qemu_plugin_insn_size"),
             instruction_address: found!(c"qemu_plugin_insn_vaddr"),
             instruction_in_memory: found!(c"qemu_plugin_insn_haddr"),
         })
+    }
+
+    /// Appends the bytes of an instruction. Returns how many there are.
+    pub fn read_instruction(&self, instruction: Opaque, code: &mut Vec<u8>) -> u8 {
+        let (begin, length) = (code.len(), (self.instruction_length)(instruction));
+        match self.bytes {
+            // SAFETY: the emulator gives out the instruction's bytes, as many as it is long.
+            Bytes::At(at) => code.extend(unsafe { std::slice::from_raw_parts(at(instruction), length) }),
+            Bytes::Copied(copy) => {
+                code.resize(begin + length, 0);
+                copy(instruction, code[begin..].as_mut_ptr(), length);
+            }
+        }
+        // No instruction has more than 15 bytes.
+        length as u8
     }
 }

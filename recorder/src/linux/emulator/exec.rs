@@ -1,6 +1,6 @@
 //! Follows the program into another one that it executes.
 
-use super::{PluginThread, lock, program_memory, wire::Kind};
+use super::{PluginThread, counts, lock, program_memory, wire::Kind};
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_int},
     fs,
@@ -33,6 +33,8 @@ pub struct Origin {
     pub rings: String,
     /// Threads and processes that are started are followed.
     pub follow: bool,
+    /// Executions are counted, and not reported one by one.
+    pub count: bool,
 }
 
 impl Origin {
@@ -50,6 +52,9 @@ impl Origin {
 pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, environment: u64) {
     let Some(origin) = lock().as_ref().map(|process| process.origin.clone()) else { return };
     thread.ring.write(Kind::Exec, &[]);
+    if origin.count {
+        counts::show_all();
+    }
     if !origin.follow || thread.ring.recorder_is_gone() {
         return;
     }
@@ -105,8 +110,9 @@ pub fn command(origin: &Origin, path: &CStr, arguments: &[CString]) -> Option<Ve
         if !begin.starts_with(b"\x7fELF\x02") || machine != Some([62, 0]) {
             return None;
         }
-        let Origin { plugin, rings, follow } = origin;
-        let plugin = format!("{plugin},plugin={plugin},rings={rings},follow={}", u8::from(*follow));
+        let Origin { plugin, rings, follow, count } = origin;
+        let [follow, count] = [*follow, *count].map(u8::from);
+        let plugin = format!("{plugin},plugin={plugin},rings={rings},follow={follow},count={count}");
         let name = arguments.first().cloned().unwrap_or_else(|| path.clone());
         let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin, "-0"];
         let leading = leading.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;

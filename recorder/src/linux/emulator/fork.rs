@@ -51,10 +51,12 @@ pub(super) extern "C" fn forked() {
     // The copies of the other process's threads would write into that process's rings.
     THREADS.iter().for_each(|thread| thread.store(null_mut(), Relaxed));
     let Some(own) = process.as_mut() else { return };
+    own.started.clear();
     if MAIN_ONLY.load(Relaxed) {
         IS_OFF.store(true, Relaxed);
-        // Translated code goes on counting at this address.
+        // Translated code goes on counting at these addresses.
         own.definitions.replace_by_memory();
+        own.replace_tables_by_memory();
         return;
     }
     let header = own.definitions.header();
@@ -67,6 +69,7 @@ pub(super) extern "C" fn forked() {
             // The other process's ring is no longer mapped.
             std::mem::forget(std::mem::replace(&mut own.definitions, ring));
             own.generation = generation;
+            own.forget_counts(starter::index());
             // The recorder may not have read yet what the other process has written.
             for (signal, handler) in &own.handlers {
                 own.definitions.write(Kind::Handler, &[&signal.to_le_bytes(), &handler.to_le_bytes()]);
@@ -77,6 +80,7 @@ pub(super) extern "C" fn forked() {
             header.forks.fetch_sub(1, Relaxed);
             IS_OFF.store(true, Relaxed);
             own.definitions.replace_by_memory();
+            own.replace_tables_by_memory();
         }
     }
 }
@@ -117,7 +121,7 @@ mod tests {
         fs::remove_file(path).unwrap();
         file.set_len(RINGS_BYTES as u64).unwrap();
         let rings = Arc::new(Rings::map(&file).unwrap());
-        let origin = Origin { plugin: String::new(), rings: String::new(), follow: true };
+        let origin = Origin { plugin: String::new(), rings: String::new(), follow: true, count: false };
         let own = PluginProcess::begin(origin, rings.clone(), vec![]).unwrap();
         let shared = Ring::open(&rings, 0).unwrap();
         // SAFETY: it points into the mapping of the ring, which `PROCESS` holds to the end of the test.

@@ -14,7 +14,9 @@
 //! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
 //! machine's: a library that chooses its functions by CPUID may choose others.
 
+mod counting;
 mod hash_thread;
+mod loading;
 mod near_branches;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
@@ -30,7 +32,11 @@ use super::{
     signals::Signals,
     switch::{Switch, Triggers},
 };
+pub(super) use counting::count;
+pub use counting::{Counted, CountedThread};
 use hash_thread::HashThread;
+use loading::LoadedPlugin;
+pub use loading::NoEmulator;
 use plugin::{Origin, wire::Ring};
 use process::Process;
 use shared::Shared;
@@ -91,27 +97,33 @@ fn find_program(name: &OsString) -> io::Result<PathBuf> {
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Returns true if the emulator is installed in a version that loads the plugin.
-///
-/// Versions before 5 have another interface under the same number, versions from 9 on refuse this number.
-pub(super) fn is_installed() -> bool {
-    let Ok(output) = Command::new(EMULATOR).arg("--version").output() else { return false };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let version = text.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-    version.is_some_and(|version| (5..9).contains(&version))
-}
-
 fn waits_for_signal(options: &RecordOptions) -> bool {
     [&options.start, &options.stop].into_iter().any(|trigger| matches!(trigger, Some(Trigger::Signal(_))))
 }
 
-/// Returns true if the emulator is installed and can execute the program as the options ask for.
-pub(super) fn can_execute(options: &RecordOptions) -> bool {
-    options.pid.is_none()
-        && !waits_for_signal(options)
-        && is_installed()
-        && command_line(&Origin { plugin: String::new(), rings: String::new(), follow: true }, options)
-            .is_ok()
+/// Returns true if the emulator is installed and takes the plugin.
+pub(super) fn is_installed() -> bool {
+    LoadedPlugin::find().is_ok()
+}
+
+/// A program that is about to be started in the emulator.
+pub(super) struct Prepared {
+    shared: Shared,
+    line: Vec<CString>,
+}
+
+/// Prepares to record the program; an error says why the emulator cannot execute it as the options ask for.
+pub(super) fn prepare(options: &RecordOptions, count: bool) -> Result<Prepared, RecordError> {
+    if options.pid.is_some() {
+        return Err(RecordError::Emulator("it starts programs, and cannot take over one that runs"));
+    }
+    if waits_for_signal(options) {
+        return Err(RecordError::Emulator("it does not report signals, which --start or --stop asks for"));
+    }
+    let plugin = LoadedPlugin::find().map_err(RecordError::NoEmulator)?;
+    let shared = Shared::new(plugin).map_err(RecordError::Prepare)?;
+    let line = command_line(&shared.origin(options.follow, count), options)?;
+    Ok(Prepared { shared, line })
 }
 
 /// Returns the command line by which the emulator executes the program.
@@ -134,18 +146,18 @@ fn command_line(origin: &Origin, options: &RecordOptions) -> Result<Vec<CString>
 /// Runs the program in the emulator and records it.
 pub(super) fn record(
     options: &RecordOptions,
+    Prepared { shared, line }: Prepared,
     progress: &mut dyn FnMut(RecordProgress),
 ) -> Result<Recording, RecordError> {
-    if options.pid.is_some() {
-        return Err(RecordError::Emulator("it starts programs, and cannot take over one that runs"));
-    }
-    if waits_for_signal(options) {
-        return Err(RecordError::Emulator("it does not report signals, which --start or --stop asks for"));
-    }
-    let shared = Shared::new().map_err(RecordError::Prepare)?;
-    let line = command_line(&shared.origin(options.follow), options)?;
     folder::prepare(&options.out)?;
     index::begin(options, SystemTime::now())?;
+    let child = launch(options, &line)?;
+    let signals = options.signals.then(|| Signals::new(true)).transpose().map_err(RecordError::Prepare)?;
+    Emulation::new(options, shared, child, signals).run(progress)
+}
+
+/// Starts the emulator.
+fn launch(options: &RecordOptions, line: &[CString]) -> Result<Child, RecordError> {
     let mut command = Command::new(EMULATOR);
     command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
     let aslr = options.aslr;
@@ -158,9 +170,16 @@ pub(super) fn record(
     };
     // SAFETY: between fork and exec it only makes a system call, which is allowed there.
     unsafe { command.pre_exec(before_exec) };
-    let child = command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })?;
-    let signals = options.signals.then(|| Signals::new(true)).transpose().map_err(RecordError::Prepare)?;
-    Emulation::new(options, shared, child, signals).run(progress)
+    command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })
+}
+
+/// Returns the end of a process that this one has started, if it has ended.
+fn ending_of(child: &mut Child) -> Result<Option<Ending>, RecordError> {
+    let status = child.try_wait().map_err(|error| RecordError::Step { ip: None, error })?;
+    Ok(status.map(|status| match (status.code(), status.signal()) {
+        (Some(code), _) => Ending::Exit(code),
+        (None, signal) => Ending::Signal(signal.unwrap_or_default()),
+    }))
 }
 
 /// The number of instructions between two reports of progress.
@@ -245,12 +264,19 @@ impl<'a> Emulation<'a> {
         parts.sort_by_key(|part| part.task);
         let cause = self.tracing_ended.unwrap_or(Cause::Over);
         let ending = self.ending.unwrap_or(Ending::Exit(0));
-        index::write(self.options, self.started_at, (&parts, ending, cause))?;
         let not_followed =
             self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
+        let mut unfiltered: Vec<i32> = self
+            .threads
+            .iter()
+            .filter(|thread| thread.unfiltered)
+            .map(|thread| thread.pid().cast_signed())
+            .collect();
+        unfiltered.dedup();
+        index::write(self.options, self.started_at, (&parts, ending, cause), &unfiltered)?;
         let unreported = self.unreported() + self.shared.rings.header().refused.load(Relaxed);
         let unreached = self.triggers.unreached();
-        Ok(Recording { parts, ending, cause, not_followed, unreported, unreached })
+        Ok(Recording { parts, ending, cause, not_followed, unreported, unreached, unfiltered })
     }
 
     fn count(&self) -> u64 {
@@ -402,14 +428,8 @@ impl<'a> Emulation<'a> {
 
     /// Looks whether the program and all that it has started have ended.
     fn has_ended(&mut self) -> Result<bool, RecordError> {
-        if self.ending.is_none()
-            && let Some(status) =
-                self.child.try_wait().map_err(|error| RecordError::Step { ip: None, error })?
-        {
-            self.ending = Some(match (status.code(), status.signal()) {
-                (Some(code), _) => Ending::Exit(code),
-                (None, signal) => Ending::Signal(signal.unwrap_or_default()),
-            });
+        if self.ending.is_none() {
+            self.ending = ending_of(&mut self.child)?;
         }
         let main = self.child.id();
         for process in &mut self.processes {

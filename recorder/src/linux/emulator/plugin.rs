@@ -4,7 +4,7 @@
 //! The build script compiles this file into a shared object, which `pugmark` carries along. It is also a module of this
 //! crate, so that it is checked and tested like everything else.
 //!
-//! Source: QEMU's documentation, "QEMU TCG Plugins", and `include/qemu/qemu-plugin.h` of version 7.2 (API version 1).
+//! Source: QEMU's documentation, "QEMU TCG Plugins", and `include/qemu/qemu-plugin.h`.
 //!
 //! # How it knows what was executed
 //! The emulator translates code in blocks, which end at branches at the latest. At each begin of a block the plugin
@@ -15,6 +15,12 @@
 
 #[path = "api.rs"]
 mod api;
+#[path = "callbacks.rs"]
+mod callbacks;
+#[path = "calls.rs"]
+mod calls;
+#[path = "counts.rs"]
+mod counts;
 #[path = "exec.rs"]
 mod exec;
 #[path = "fork.rs"]
@@ -30,7 +36,7 @@ mod starter;
 #[path = "wire.rs"]
 pub mod wire;
 
-use api::{Api, Opaque, PluginId};
+use api::{Add, Api, Info, Opaque, PluginId};
 pub use exec::{Origin, command};
 use meeting::meets_threads;
 use std::{
@@ -41,7 +47,7 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{
-            AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
+            AtomicBool, AtomicPtr, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -51,31 +57,15 @@ use wire::{Kind, Mapping, Ring, Rings};
 /// The number of arguments that the recorder puts between the emulator and the program.
 pub const LEADING_ARGUMENTS: usize = 6;
 
+/// The status with which the emulator ends if it has loaded the plugin and was only asked that.
+pub const PROBED: c_int = 93;
+
 /// The duration of a visit to the kernel in ticks; the same as in the recorder's model of the hardware.
 const KERNEL_TICKS: u64 = 1000;
 
 const PAGE: u64 = 4096;
 /// The end of user space. The emulator itself does what the page with old system calls above does.
 const USER_END: u64 = 1 << 47;
-
-/// System calls of x86-64.
-mod call {
-    pub(super) const MMAP: i64 = 9;
-    pub(super) const MPROTECT: i64 = 10;
-    pub(super) const RT_SIGACTION: i64 = 13;
-    pub(super) const RT_SIGRETURN: i64 = 15;
-    pub(super) const MREMAP: i64 = 25;
-    pub(super) const SHMAT: i64 = 30;
-    pub(super) const CLONE: i64 = 56;
-    pub(super) const FORK: i64 = 57;
-    pub(super) const VFORK: i64 = 58;
-    pub(super) const EXECVE: i64 = 59;
-    pub(super) const EXIT: i64 = 60;
-    pub(super) const PRCTL: i64 = 157;
-    pub(super) const EXIT_GROUP: i64 = 231;
-    pub(super) const PKEY_MPROTECT: i64 = 329;
-    pub(super) const CLONE3: i64 = 435;
-}
 
 unsafe extern "C" {
     fn pthread_atfork(
@@ -89,14 +79,14 @@ unsafe extern "C" {
 
 static API: OnceLock<Api> = OnceLock::new();
 
-/// The version of the plugin interface that this plugin was made for. The emulator reads it.
+/// The version of the plugin interface that the emulator is asked for. The recorder puts another one into the file if
+/// the emulator no longer knows this one.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the emulator looks for this name")]
 pub static qemu_plugin_version: c_int = 1;
 
-/// The values of the interface's enumerations.
+/// A value of the interface's enumerations.
 const NO_REGISTERS: c_int = 0;
-const ADD_U64: c_int = 0;
 
 /// One process of the program.
 struct PluginProcess {
@@ -113,12 +103,17 @@ struct PluginProcess {
     handlers: HashMap<u32, u64>,
     /// The program's mappings, as they were reported last.
     maps: Vec<u8>,
+    /// Who has started the threads that have not reported themselves yet, by their numbers.
+    started: HashMap<u32, starter::Starter>,
+    /// Counts: those of the only thread, the emulator's numbers, and what the recorder sees of them by thread.
+    tables: counts::Tables,
+    boards: Vec<api::Board>,
+    shown: HashMap<u32, counts::Tables>,
 }
 
 static PROCESS: Mutex<Option<PluginProcess>> = Mutex::new(None);
 /// More than one thread has existed in the process: instructions are counted by thread.
 static HAS_THREADS: AtomicBool = AtomicBool::new(false);
-static VCPUS_MADE: AtomicU32 = AtomicU32::new(0);
 /// The difference between an address in the emulator and the program's.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
 /// The latest time of all threads of all processes, beside the rings.
@@ -136,8 +131,11 @@ static THREADS: [AtomicPtr<PluginThread>; VCPUS] = [const { AtomicPtr::new(null_
 /// One thread of the program.
 struct PluginThread {
     ring: Ring,
+    index: c_uint,
     /// True if the count of the process's instructions is this thread's, too.
     first: bool,
+    /// The count of the virtual processor when the thread began: another one had it before.
+    counted_at_begin: u64,
     /// The number of instructions of the last block.
     expected: u64,
     /// Time that did not pass by instructions.
@@ -146,6 +144,7 @@ struct PluginThread {
     arguments: [u64; 4],
     /// The number of threads and processes that it has started, or tried to.
     starts: u32,
+    tables: counts::Tables,
 }
 
 /// A process that has no rings reports nothing more.
@@ -165,8 +164,21 @@ impl PluginProcess {
     fn begin(origin: Origin, rings: Arc<Rings>, program: Vec<u8>) -> Option<Self> {
         let generation = rings.header().generations.fetch_add(1, Relaxed);
         let definitions = Self::ring(&rings, generation, Mapping::Apart, None)?;
-        let (pages, handlers, maps) = (HashMap::new(), HashMap::new(), vec![]);
-        Some(Self { origin, rings, generation, definitions, blocks: 0, pages, program, handlers, maps })
+        Some(Self {
+            origin,
+            rings,
+            generation,
+            definitions,
+            blocks: 0,
+            pages: HashMap::new(),
+            program,
+            handlers: HashMap::new(),
+            maps: vec![],
+            started: HashMap::new(),
+            tables: counts::Tables::default(),
+            boards: vec![],
+            shown: HashMap::new(),
+        })
     }
 
     fn ring(
@@ -215,20 +227,27 @@ impl PluginProcess {
 
 impl PluginThread {
     fn begin(index: c_uint) -> Option<Box<Self>> {
+        // SAFETY: takes and returns numbers.
+        let (pid, tid) = (std::process::id(), unsafe { gettid() } as u32);
+        let starter = starter::of(tid);
         let guard = lock();
         let process = guard.as_ref()?;
-        let (pid, generation) = (std::process::id(), process.generation);
-        // SAFETY: takes and returns numbers.
-        let tid = unsafe { gettid() } as u32;
+        let generation = process.generation;
         let ring = Ring::create(&process.rings, Mapping::WithOthers, |header| {
             header.pid.store(pid, Relaxed);
             header.tid.store(tid, Relaxed);
             header.generation.store(generation, Relaxed);
             header.made.store(monotonic(), Relaxed);
-            starter::fill_in(index, header);
+            starter::fill_in(starter, header);
         })?;
         let first = !HAS_THREADS.load(Relaxed) || index == 0;
-        let mut thread = Self { ring, first, expected: 0, waited: 0, arguments: [0; 4], starts: 0 };
+        let (expected, waited, arguments, starts, counted_at_begin) = (0, 0, [0; 4], 0, 0);
+        let tables = counts::Tables::default();
+        let mut thread =
+            Self { ring, index, first, counted_at_begin, expected, waited, arguments, starts, tables };
+        if let Some(Api { add: Add::ByProcessor(counts), .. }) = API.get() {
+            thread.counted_at_begin = counts.get(index);
+        }
         let counted = thread.counted();
         thread.ring.header().counted_before.store(counted, Relaxed);
         thread.ring.write(Kind::Program, &[&process.program]);
@@ -241,6 +260,9 @@ impl PluginThread {
     /// Returns the number of instructions that the thread has begun.
     #[inline]
     fn counted(&self) -> u64 {
+        if let Some(Api { add: Add::ByProcessor(counts), .. }) = API.get() {
+            return counts.get(self.index) - self.counted_at_begin;
+        }
         let own = self.ring.header().counted_self.load(Relaxed);
         // SAFETY: points into the ring of definitions, which stays mapped.
         own + if self.first { unsafe { &*COUNTED.load(Relaxed) }.load(Relaxed) } else { 0 }
@@ -249,6 +271,9 @@ impl PluginThread {
     /// Reports that the last block was left early, if it was.
     #[inline]
     fn settle(&mut self) -> u64 {
+        if counts::IS_COUNTING.load(Relaxed) {
+            return 0;
+        }
         let counted = self.counted();
         let begun = counted - self.ring.header().counted_before.load(Relaxed);
         if begun != self.expected {
@@ -337,7 +362,8 @@ extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
     }
 }
 
-extern "C" fn translates(_: PluginId, block: Opaque) {
+/// The emulator has translated a block.
+fn translates(block: Opaque) {
     let (Some(api), mut process) = (API.get(), lock()) else { return };
     let Some(process) = process.as_mut().filter(|process| !process.definitions.is_closed()) else { return };
     if IS_OFF.load(Relaxed) {
@@ -351,21 +377,22 @@ extern "C" fn translates(_: PluginId, block: Opaque) {
     if in_memory != 0 && address < USER_END {
         GUEST_BASE.store(in_memory.wrapping_sub(address), Relaxed);
     }
-    let lengths: Vec<u8> = instructions.iter().map(|insn| (api.instruction_length)(*insn) as u8).collect();
     let mut code = Vec::new();
-    for (insn, length) in instructions.iter().zip(&lengths) {
-        // SAFETY: the emulator gives out the instruction's bytes, as many as it is long.
-        code.extend(unsafe {
-            std::slice::from_raw_parts((api.instruction_bytes)(*insn), usize::from(*length))
-        });
-    }
-    process.report_pages(address, &code);
+    let lengths: Vec<u8> = instructions.iter().map(|insn| api.read_instruction(*insn, &mut code)).collect();
     let number = process.blocks;
+    if counts::IS_COUNTING.load(Relaxed) {
+        counts::translates(process, (block, &instructions), address, (&lengths, &code));
+    } else {
+        process.report_pages(address, &code);
+    }
     process.blocks += 1;
     let (number_bytes, count_bytes) = (number.to_le_bytes(), (count as u32).to_le_bytes());
     process
         .definitions
         .write(Kind::Block, &[&number_bytes, &address.to_le_bytes(), &count_bytes, &lengths, &code]);
+    if counts::IS_COUNTING.load(Relaxed) {
+        return;
+    }
     let by_thread = HAS_THREADS.load(Relaxed);
     let mut starts = lengths.iter().scan(0, |end, length| {
         *end += usize::from(*length);
@@ -376,94 +403,45 @@ extern "C" fn translates(_: PluginId, block: Opaque) {
     let data = (u64::from(number) | (count as u64) << 32 | flag) as *mut c_void;
     (api.on_block)(block, block_begins, NO_REGISTERS, data);
     for insn in instructions {
-        if by_thread {
-            (api.on_instruction)(insn, instruction_begins, NO_REGISTERS, null_mut());
-        } else {
-            (api.on_instruction_add)(insn, ADD_U64, COUNTED.load(Relaxed).cast(), 1);
-        }
-    }
-}
-
-/// A virtual processor is made. Before the second one, the emulator forgets all blocks that it has translated.
-extern "C" fn vcpu_begins(_: PluginId, index: c_uint) {
-    starter::begins(index);
-    if VCPUS_MADE.fetch_add(1, Relaxed) > 0 {
-        HAS_THREADS.store(true, Relaxed);
-    }
-}
-
-extern "C" fn vcpu_ends(_: PluginId, index: c_uint) {
-    let Some(place) = THREADS.get(index as usize) else { return };
-    let thread = place.swap(null_mut(), Relaxed);
-    if !thread.is_null() {
-        // SAFETY: from `Box::into_raw`, and the thread executes nothing more.
-        drop(unsafe { Box::from_raw(thread) });
-    }
-}
-
-extern "C" fn before_call(
-    _: PluginId,
-    index: c_uint,
-    number: i64,
-    a1: u64,
-    a2: u64,
-    a3: u64,
-    a4: u64,
-    _: u64,
-    _: u64,
-    _: u64,
-    _: u64,
-) {
-    with_thread(index, |thread| {
-        thread.settle();
-        thread.ring.write(Kind::Call, &[]);
-        thread.arguments = [a1, a2, a3, a4];
-        thread.publish_clock();
-        match number {
-            call::RT_SIGACTION if a2 != 0 => {
-                // An action begins with the handler. If it cannot be read, the call fails.
-                let Some(handler) = program_memory::number(a2) else { return };
-                thread.ring.write(Kind::Handler, &[&(a1 as u32).to_le_bytes(), &handler.to_le_bytes()]);
-                if let Some(process) = lock().as_mut() {
-                    process.handlers.insert(a1 as u32, handler);
-                }
+        match api.add {
+            Add::ByProcessor(counts) => counts.count(insn),
+            Add::At(_) if by_thread => {
+                (api.on_instruction)(insn, instruction_begins, NO_REGISTERS, null_mut());
             }
-            call::RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
-            call::EXIT | call::EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),
-            call::EXECVE => exec::follow_exec(thread, a1, a2, a3),
-            call::CLONE | call::CLONE3 | call::FORK | call::VFORK => starter::starts(thread, index),
-            _ => {}
+            Add::At(add) => add.count(insn, COUNTED.load(Relaxed).cast()),
         }
-    });
+    }
 }
 
-extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
-    const PROT_EXEC: u64 = 4;
-    const MAP_FIXED: u64 = 0x10;
-    const PR_SET_NAME: u64 = 15;
-    fork::after_call(result);
-    with_thread(index, |thread| {
-        thread.waited += KERNEL_TICKS;
-        thread.follow_clock();
-        let [a1, a2, a3, a4] = thread.arguments;
-        let maps_code = match number {
-            call::MMAP => a3 & PROT_EXEC != 0 || a4 & MAP_FIXED != 0,
-            call::MPROTECT | call::MREMAP | call::SHMAT | call::PKEY_MPROTECT => true,
-            _ => false,
-        };
-        if maps_code {
-            thread.report_maps();
+/// A virtual processor has ended.
+fn thread_ends(index: c_uint) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    // Nobody looks at the thread while the process is locked.
+    let mut process = lock();
+    let thread = place.swap(null_mut(), Relaxed);
+    if thread.is_null() {
+        return;
+    }
+    // SAFETY: from `Box::into_raw`, and the thread executes nothing more.
+    let thread = unsafe { Box::from_raw(thread) };
+    if let Some(process) = process.as_mut().filter(|_| counts::IS_COUNTING.load(Relaxed)) {
+        process.end_counts(&thread);
+    }
+}
+
+/// The process is about to end: notes how far each thread is in its last block, if the recorder cannot read that.
+fn threads_stand_still() {
+    if counts::IS_COUNTING.load(Relaxed) {
+        return counts::show_all();
+    }
+    for place in &THREADS {
+        let thread = place.swap(null_mut(), Relaxed);
+        if !thread.is_null() {
+            // SAFETY: from `Box::into_raw`, and it is never freed: its thread may still use it.
+            let thread = unsafe { &*thread };
+            thread.ring.header().counted_self.store(thread.counted(), Relaxed);
         }
-        if number == call::PRCTL && a1 == PR_SET_NAME && result == 0 {
-            // The system cuts a name after 15 bytes; what is after its end may not be mapped.
-            let mut name = [0; 15];
-            let letters = (a2..).zip(&mut name).map_while(|(at, letter)| {
-                program_memory::read(at, std::slice::from_mut(letter)).filter(|()| *letter != 0)
-            });
-            let length = letters.count();
-            thread.ring.write(Kind::Name, &[&name[..length]]);
-        }
-    });
+    }
 }
 
 /// Called by the emulator before the program begins.
@@ -473,7 +451,7 @@ extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: PluginId,
-    _: *const c_void,
+    info: *const Info,
     count: c_int,
     arguments: *mut *mut c_char,
 ) -> c_int {
@@ -486,12 +464,16 @@ pub unsafe extern "C" fn qemu_plugin_install(
         match argument.split_once('=') {
             Some(("plugin", path)) => plugin = Some(path.to_owned()),
             Some(("rings", path)) => file = Some(path.to_owned()),
+            // Somebody asks whether the emulator loads this plugin.
+            Some(("probe", _)) => std::process::exit(PROBED),
             Some(("follow", flag)) => MAIN_ONLY.store(flag == "0", Relaxed),
+            Some(("count", flag)) => counts::IS_COUNTING.store(flag == "1", Relaxed),
             _ => {}
         }
     }
     let begin = || {
-        let origin = Origin { plugin: plugin?, rings: file?, follow: !MAIN_ONLY.load(Relaxed) };
+        let (follow, count) = (!MAIN_ONLY.load(Relaxed), counts::IS_COUNTING.load(Relaxed));
+        let origin = Origin { plugin: plugin?, rings: file?, follow, count };
         let file = fs::OpenOptions::new().read(true).write(true).open(&origin.rings).ok()?;
         let rings = Arc::new(Rings::map(&file).ok()?);
         CLOCK.store((&raw const rings.header().clock).cast_mut(), Relaxed);
@@ -502,15 +484,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let (name, path) = (words.next()?, words.next()?);
         let program =
             [&*exec::whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
-        let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
+        // SAFETY: as the caller says.
+        let version = unsafe { &*info }.version;
+        let api = API.get_or_init(|| Api::find(version).unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(origin, rings, program)?);
         // SAFETY: registers a function.
         unsafe { pthread_atfork(Some(fork::begins), Some(fork::goes_on), Some(fork::forked)) };
-        (api.on_translation)(id, translates);
-        (api.on_vcpu)(id, vcpu_begins);
-        (api.on_vcpu_exit)(id, vcpu_ends);
-        (api.on_call)(id, before_call);
-        (api.on_return)(id, after_call);
+        callbacks::register(api, id);
         Some(())
     };
     if begin().is_some() { 0 } else { -1 }

@@ -3,14 +3,17 @@
 //! A program finds them as descriptors of the recorder in `/proc`: nobody else can replace the plugin, and nothing is
 //! left when the recorder ends, however it ends.
 
-use super::plugin::{
-    Origin,
-    wire::{RINGS_BYTES, Rings},
+use super::{
+    loading::LoadedPlugin,
+    plugin::{
+        Origin,
+        wire::{RINGS_BYTES, Rings},
+    },
 };
 use std::{
     ffi::{CStr, c_long},
     fs::File,
-    io::{self, Write},
+    io,
     os::fd::{AsRawFd, FromRawFd},
     ptr::null_mut,
     sync::{
@@ -21,26 +24,16 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// The plugin, which the build script makes.
-static PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plugin.so"));
-
 /// The plugin and the rings.
 pub(super) struct Shared {
     _life: Life,
     pub(super) rings: Arc<Rings>,
     file: File,
-    plugin: File,
+    plugin: LoadedPlugin,
 }
 
 impl Shared {
-    pub(super) fn new() -> io::Result<Self> {
-        let mut plugin = file(c"pugmark-plugin")?;
-        plugin.write_all(PLUGIN)?;
-        let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-        // SAFETY: takes numbers.
-        if unsafe { libc::fcntl(plugin.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    pub(super) fn new(plugin: LoadedPlugin) -> io::Result<Self> {
         let file = file(c"pugmark-rings")?;
         if largest_file()? < RINGS_BYTES as u64 {
             let error = "the rings are a large file, of which little is used: lift `ulimit -f`";
@@ -52,13 +45,18 @@ impl Shared {
     }
 
     /// Returns where a program finds them.
-    pub(super) fn origin(&self, follow: bool) -> Origin {
-        let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        Origin { plugin: path(&self.plugin), rings: path(&self.file), follow }
+    pub(super) fn origin(&self, follow: bool, count: bool) -> Origin {
+        Origin { plugin: self.plugin.path(), rings: path(&self.file), follow, count }
     }
 }
 
-fn file(name: &CStr) -> io::Result<File> {
+/// Where a program finds a file of this process.
+pub(super) fn path(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+/// Makes a file without a name.
+pub(super) fn file(name: &CStr) -> io::Result<File> {
     // SAFETY: takes a text and a number.
     let file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if file < 0 {
@@ -142,23 +140,20 @@ impl Drop for Life {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+
+    impl Shared {
+        /// For tests that write into the rings themselves.
+        pub(in super::super) fn for_tests() -> Self {
+            Self::new(LoadedPlugin::new(1).unwrap()).unwrap()
+        }
+    }
 
     #[test]
     fn the_end_of_the_recorder_is_seen_in_the_rings() {
-        let shared = Shared::new().unwrap();
+        let shared = Shared::for_tests();
         let rings = shared.rings.clone();
         assert!(!rings.recorder_is_gone());
         drop(shared);
         assert!(rings.recorder_is_gone());
-    }
-
-    #[test]
-    fn nobody_can_change_the_plugin_that_programs_load() {
-        let shared = Shared::new().unwrap();
-        let origin = shared.origin(true);
-        assert_eq!(fs::read(&origin.plugin).unwrap(), PLUGIN);
-        assert!(fs::write(&origin.plugin, b"other").is_err());
-        assert_eq!(fs::metadata(&origin.rings).unwrap().len(), RINGS_BYTES as u64);
     }
 }

@@ -81,11 +81,13 @@ pub enum Kind {
     Exit,
     /// The thread is about to start a thread or a process: how many it has started with this one.
     Starts,
+    /// The program has asked for a seccomp filter, which the emulator refuses.
+    Seccomp,
     /// The begin of the next message, which is long.
     Begin,
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::Block,
     Kind::Page,
     Kind::Program,
@@ -100,6 +102,7 @@ const KINDS: [Kind; 15] = [
     Kind::NotFollowed,
     Kind::Exit,
     Kind::Starts,
+    Kind::Seccomp,
     Kind::Begin,
 ];
 
@@ -216,6 +219,13 @@ pub struct Header {
     /// The same for a thread, as it was when its last block began, and now.
     pub counted_before: AtomicU64,
     pub counted_self: AtomicU64,
+    /// The number of a thread's table, from 1: no ring follows, but a table of numbers.
+    pub table: AtomicU32,
+    /// Definitions: the emulator counts in numbers of its own, and they were all shown in tables.
+    pub counts_by_processor: AtomicU32,
+    pub counts_shown: AtomicU32,
+    /// Definitions: the number of the last signal of a fault that is handled; 0 if there is none.
+    pub fault_handled: AtomicU32,
 }
 
 /// A ring.
@@ -310,6 +320,21 @@ impl Ring {
     pub fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and all fields are atomic.
         unsafe { self.header.as_ref() }
+    }
+
+    /// The count of numbers in a table.
+    pub const NUMBERS: usize = WORDS as usize / 2;
+
+    /// Returns the numbers of a table. Nobody writes to it as to a ring.
+    pub fn numbers(&self) -> &[AtomicU64] {
+        let numbers = self.header.as_ptr().cast::<u8>().wrapping_add(HEADER_BYTES).cast::<AtomicU64>();
+        // SAFETY: within the mapping, aligned, and all numbers are atomic.
+        unsafe { std::slice::from_raw_parts(numbers, Self::NUMBERS) }
+    }
+
+    /// The file that it is in.
+    pub fn rings(&self) -> &Arc<Rings> {
+        &self.rings
     }
 
     /// The address of the mapping.

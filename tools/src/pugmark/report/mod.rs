@@ -19,7 +19,8 @@ use crate::text::printable;
 use anyhow::{Result, ensure};
 use callers::CallerSums;
 use clap::{Args, ValueEnum};
-use naming::{KEYS, Key, Keys, TraceRows, UNKNOWN, UnnamedFunctions, WantedRows};
+use naming::UNKNOWN;
+pub(super) use naming::{KEYS, Key, Keys, TraceRows, UnnamedFunctions, WantedRows};
 use std::{cmp::Reverse, collections::BTreeMap, process::ExitCode};
 use table::{Counts, FunctionReport, ReportColumns, Row};
 

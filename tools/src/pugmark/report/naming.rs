@@ -10,7 +10,7 @@ pub(super) const UNKNOWN: &str = "[unknown]";
 
 /// A column by which instructions are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Key {
+pub(in super::super) enum Key {
     Thread,
     Object,
     Function,
@@ -19,7 +19,7 @@ pub(super) enum Key {
 }
 
 /// All keys, in the order of the columns.
-pub(super) const KEYS: [(Key, &str); 5] = [
+pub(in super::super) const KEYS: [(Key, &str); 5] = [
     (Key::Thread, "thread"),
     (Key::Object, "object"),
     (Key::Function, FUNCTION),
@@ -31,22 +31,22 @@ pub(super) const KEYS: [(Key, &str); 5] = [
 pub(super) const FUNCTION: &str = "function";
 
 /// A row's value of each key that is wanted.
-pub(super) type Keys = [Option<String>; KEYS.len()];
+pub(in super::super) type Keys = [Option<String>; KEYS.len()];
 
 /// The rows that are wanted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WantedRows<'a> {
+pub(in super::super) struct WantedRows<'a> {
     /// The keys by which instructions are grouped.
-    pub(super) by: &'a [Key],
+    pub(in super::super) by: &'a [Key],
     /// If set, only this object file is shown.
-    pub(super) object: Option<&'a str>,
+    pub(in super::super) object: Option<&'a str>,
     /// If set, only this function is shown.
-    pub(super) function: Option<&'a str>,
+    pub(in super::super) function: Option<&'a str>,
 }
 
 /// The begins of functions without a name, as far as calls tell them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct UnnamedFunctions(BTreeSet<u64>);
+pub(in super::super) struct UnnamedFunctions(BTreeSet<u64>);
 
 impl UnnamedFunctions {
     #[cfg(test)]
@@ -71,13 +71,13 @@ impl UnnamedFunctions {
 
 /// The rows of a trace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TraceRows<'a> {
-    pub(super) wanted: WantedRows<'a>,
-    pub(super) symbols: &'a TracedSymbols,
+pub(in super::super) struct TraceRows<'a> {
+    pub(in super::super) wanted: WantedRows<'a>,
+    pub(in super::super) symbols: &'a TracedSymbols,
     /// The functions without a name.
-    pub(super) unnamed: &'a UnnamedFunctions,
+    pub(in super::super) unnamed: &'a UnnamedFunctions,
     /// The name of the trace.
-    pub(super) thread: &'a str,
+    pub(in super::super) thread: &'a str,
 }
 
 impl WantedRows<'_> {
@@ -98,7 +98,7 @@ impl WantedRows<'_> {
 
 impl TraceRows<'_> {
     /// Returns the row of the instruction at an address; `None` if it is not wanted.
-    pub(super) fn own(&self, ip: u64) -> Option<Keys> {
+    pub(in super::super) fn own(&self, ip: u64) -> Option<Keys> {
         self.row(ip, &self.symbols.find(ip), 0)
     }
 

@@ -90,7 +90,7 @@ impl Script {
     }
 
     fn emulation_of(&self, child: Child) -> Emulation<'_> {
-        Emulation::new(&self.options, Shared::new().unwrap(), child, None)
+        Emulation::new(&self.options, Shared::for_tests(), child, None)
     }
 }
 

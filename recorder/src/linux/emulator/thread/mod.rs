@@ -73,6 +73,8 @@ pub(super) struct Thread<'a> {
     outside: Option<String>,
     /// The programs that it has executed there.
     pub(super) not_followed: Vec<String>,
+    /// It has asked for a seccomp filter.
+    pub(super) unfiltered: bool,
 }
 
 /// The items of a thread since a signal, while it is unknown where the signal has interrupted the program: it was after
@@ -129,6 +131,7 @@ impl<'a> Thread<'a> {
             over: false,
             outside: None,
             not_followed: vec![],
+            unfiltered: false,
         }
     }
 
@@ -356,6 +359,7 @@ impl<'a> Thread<'a> {
                     self.retire(&block, begun, block.end())?;
                 }
             }
+            (Kind::Seccomp, _) => self.unfiltered = true,
             (Kind::NotFollowed, path) => self.outside = Some(text(path)),
             (Kind::SignalReturn, _) => {}
             (kind, words) => {
@@ -525,14 +529,14 @@ fn leads_directly(item: Option<&Item>, next: u64) -> bool {
     })
 }
 
-fn text(words: &[u32]) -> String {
+pub(super) fn text(words: &[u32]) -> String {
     let bytes = bytes(words);
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 /// The name of a thread that has not changed it: the first 15 bytes of the program's file name.
-fn comm(program: &str) -> String {
+pub(super) fn comm(program: &str) -> String {
     let name = program.rsplit('/').next().unwrap_or_default();
     String::from_utf8_lossy(&name.as_bytes()[..name.len().min(15)]).into_owned()
 }
