@@ -55,8 +55,11 @@ fn boot(scratch: &Scratch, source: BootSource, memory: u64, processors: u16) -> 
     boot.run(scratch, Console::File(&scratch.file("text")), || false, |line| println!("{line}")).unwrap()
 }
 
+/// The sizes of the memory as the firmware reports them, and start, end and kind of each range.
+type FirmwareMap = (Vec<Vec<u64>>, Vec<(u64, u64, u64)>);
+
 /// Returns the lines of numbers that the program has printed; those of E820H with start, end and kind.
-fn map(text: &str) -> (Vec<Vec<u64>>, Vec<(u64, u64, u64)>) {
+fn map(text: &str) -> FirmwareMap {
     let numbers = |line: &str| -> Vec<u64> {
         line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap()).collect()
     };
@@ -70,7 +73,7 @@ fn map(text: &str) -> (Vec<Vec<u64>>, Vec<(u64, u64, u64)>) {
 }
 
 /// Returns the same for a guest with so much memory in MiB.
-fn expected_map(memory: u64) -> (Vec<Vec<u64>>, Vec<(u64, u64, u64)>) {
+fn expected_map(memory: u64) -> FirmwareMap {
     const MIB: u64 = 1 << 20;
     const RAM: u64 = 1;
     const RESERVED: u64 = 2;
