@@ -169,8 +169,8 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
     let good = executed && errors == 0;
     if !good {
         tell(format_args!(
-            "pugmark: warning: {errors} errors and losses in the traces, or no code was executed: `pugmark decode` says \
-             more"
+            "pugmark: warning: {errors} errors and losses in the traces, or no code was executed: `pugmark decode` \
+             says more"
         ));
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
