@@ -160,7 +160,7 @@ fn a_sink_gets_the_packets_of_all_traces_as_they_are_read_one_by_one() {
         }
     }
     println!("{} traces, {packets} packets, {errors} errors", traces.len());
-    assert!(traces.len() > 50 && packets > 50_000, "{} traces, {packets} packets", traces.len());
+    assert!(traces.len() > 50 && packets > 30_000, "{} traces, {packets} packets", traces.len());
 }
 
 #[test]

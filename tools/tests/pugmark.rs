@@ -565,7 +565,7 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "completions",
     ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        subcommands.extend(["record", "boot"]);
+        subcommands.extend(["record", "stat", "boot"]);
     }
     for subcommand in subcommands {
         let arguments: Vec<_> = subcommand.split(' ').chain(["--help"]).collect();

@@ -12,13 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The crates, and the folder of each.
-const PUBLISHED: [(&str, &str); 6] = [
+const PUBLISHED: [(&str, &str); 10] = [
     ("pugmark-decoder-core", "decoder-core"),
+    ("pugmark-ipt", "libipt/engine"),
+    ("pugmark-ipt-programs", "libipt/programs"),
     ("pugmark-kernel", "kernel"),
+    ("pugmark-launch", "lab/launch"),
     ("pugmark-model", "lab/model"),
     ("pugmark-pfm", "pfm"),
     ("pugmark-recorder", "recorder"),
     ("pugmark-tools", "tools"),
+    ("pugmark-truth", "lab/truth"),
 ];
 
 fn root() -> PathBuf {

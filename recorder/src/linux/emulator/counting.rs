@@ -120,13 +120,12 @@ impl Counting {
     }
 
     fn find_rings(&mut self) -> bool {
-        self.unread.extend(self.begun..self.rings.begun());
-        self.begun = self.rings.begun();
+        self.unread.extend(self.rings.begun_since(&mut self.begun));
         let mut found = vec![];
         self.unread.retain(|number| {
             Ring::open(&self.rings, *number).map(|ring| found.push((ring, *number))).is_none()
         });
-        let any = !found.is_empty();
+        let mut any = false;
         found.sort_by_key(|(ring, _)| ring.header().made.load(Relaxed));
         for (ring, number) in found {
             let is_known = |(pid, generation)| {
@@ -139,6 +138,7 @@ impl Counting {
                 self.unread.push(number);
                 continue;
             }
+            any = true;
             let header = ring.header();
             if header.table.load(Relaxed) != 0 {
                 self.tables.push(ring);

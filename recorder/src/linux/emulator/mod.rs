@@ -290,8 +290,7 @@ impl<'a> Emulation<'a> {
     /// Opens the rings that are new. Returns whether there were any.
     fn find_rings(&mut self) -> Result<bool, RecordError> {
         let rings = &self.shared.rings;
-        self.unread.extend(self.begun..rings.begun());
-        self.begun = rings.begun();
+        self.unread.extend(rings.begun_since(&mut self.begun));
         let mut found = vec![];
         self.unread.retain(|number| match Ring::open(rings, *number) {
             Some(ring) => {
@@ -300,7 +299,7 @@ impl<'a> Emulation<'a> {
             }
             None => true,
         });
-        let any = !found.is_empty();
+        let mut any = false;
         // A process is before its threads, and what was started first comes first.
         found.sort_by_key(|(ring, _)| ring.header().made.load(Relaxed));
         for (ring, number) in found {
@@ -314,10 +313,12 @@ impl<'a> Emulation<'a> {
                 // The ring of its process, or of its process's parent, was filled in after it was looked at.
                 Some((pid, generation)) if self.process_of(pid, generation).is_none() => {
                     self.unread.push(number);
+                    continue;
                 }
                 _ if is_process => self.add_process(ring),
                 _ => self.add_thread(ring)?,
             }
+            any = true;
         }
         Ok(any)
     }

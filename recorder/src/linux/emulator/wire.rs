@@ -16,6 +16,7 @@
 use std::{
     ffi::{c_int, c_long, c_void},
     fs, io,
+    ops::Range,
     os::fd::AsRawFd,
     ptr::{self, NonNull},
     sync::{
@@ -159,6 +160,13 @@ impl Rings {
     /// Returns the number of rings that were begun.
     pub fn begun(&self) -> u32 {
         self.header().used.load(Relaxed).min(RINGS as u32)
+    }
+
+    /// Returns the rings that were begun since `known` of them were, and counts them there. Another one can begin at any
+    /// time, so their number is read once.
+    pub fn begun_since(&self, known: &mut u32) -> Range<u32> {
+        let before = std::mem::replace(known, self.begun());
+        before..*known
     }
 
     /// The place of a ring.
@@ -519,6 +527,20 @@ mod tests {
             assert_eq!((ring.header().pid.load(Relaxed), ring.peek()), (pid, Some(word)));
         }
         assert!(Ring::open(&rings, 2).is_none());
+    }
+
+    #[test]
+    fn each_ring_is_found_once_whenever_it_begins() {
+        const COUNT: u32 = 2000;
+        let rings = rings();
+        let (mut known, mut found) = (0, vec![]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..COUNT).for_each(|_| assert!(rings.take().is_some())));
+            while known < COUNT {
+                found.extend(rings.begun_since(&mut known));
+            }
+        });
+        assert!(found.into_iter().eq(0..COUNT));
     }
 
     #[test]

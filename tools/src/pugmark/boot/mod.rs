@@ -51,7 +51,7 @@ pub struct BootOptions {
     /// End the machine after so many seconds, with status 124
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
+    /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
     /// More options for the monitor, such as `pmi-skid=100`
