@@ -162,11 +162,9 @@ impl Rings {
         self.header().used.load(Relaxed).min(RINGS as u32)
     }
 
-    /// Returns the rings that were begun since `known` of them were, and counts them there. Another one can begin at any
-    /// time, so their number is read once.
+    /// Returns the rings begun since `known` were, and sets it. Read once, because another can begin at any time.
     pub fn begun_since(&self, known: &mut u32) -> Range<u32> {
-        let before = std::mem::replace(known, self.begun());
-        before..*known
+        std::mem::replace(known, self.begun())..*known
     }
 
     /// The place of a ring.
@@ -531,16 +529,15 @@ mod tests {
 
     #[test]
     fn each_ring_is_found_once_whenever_it_begins() {
-        const COUNT: u32 = 2000;
         let rings = rings();
         let (mut known, mut found) = (0, vec![]);
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..COUNT).for_each(|_| assert!(rings.take().is_some())));
-            while known < COUNT {
+            scope.spawn(|| (0..2000).for_each(|_| assert!(rings.take().is_some())));
+            while known < 2000 {
                 found.extend(rings.begun_since(&mut known));
             }
         });
-        assert!(found.into_iter().eq(0..COUNT));
+        assert!(found.into_iter().eq(0..2000));
     }
 
     #[test]
