@@ -126,7 +126,7 @@ int main(void) {
     });
 }
 
-/// Calls functions until there are so many bytes of the trace, harms the process that records it, and goes on.
+/// Waits until the trace has a given size, then harms the process that records it, and goes on.
 const HARMFUL: &str = r#"
 #include <fcntl.h>
 #include <stdlib.h>

@@ -48,7 +48,7 @@ pub struct BootOptions {
     /// The kernel's command line
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["disk", "cdrom"], allow_hyphen_values = true)]
     append: Option<String>,
-    /// End the machine after so many seconds, with status 124
+    /// End the machine after SECONDS, with exit status 124
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address

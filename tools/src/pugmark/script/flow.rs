@@ -119,7 +119,7 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
         self.insns = insns;
     }
 
-    /// Writes the transfers that an item completes, before which the lane has executed so many instructions.
+    /// Writes the taken branches that `item` completes. `executed` is the number of instructions before it in the lane.
     #[inline]
     fn item(&mut self, item: &FlowItem, span: Span, executed: u64) {
         let Some(lane) = self.lanes.get_mut(self.lines.lane) else { return };

@@ -108,7 +108,7 @@ mod tests {
             parked.park(vec![called(number)]);
         }
         assert_eq!((parked.take(4), parked.take(5), parked.len()), (None, Some(vec![]), MOST_STACKS - 1));
-        // They are no more than so many functions together.
+        // Parked stacks have at most MOST_FRAMES functions together.
         parked.park(vec![called(0); MOST_FRAMES]);
         assert_eq!((parked.len(), parked.frames), (1, MOST_FRAMES));
         parked.park(vec![called(0); MOST_FRAMES + 1]);
