@@ -3,6 +3,7 @@
 use super::{
     super::{Ending, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping},
     LONGEST_FORK, PAUSE, Prepared, ending_of, is_alive, launch,
+    new_rings::NewRings,
     plugin::wire::{Kind, MESSAGE, Ring, Rings, bytes},
     process::Process,
     thread::{comm, text},
@@ -57,8 +58,7 @@ struct Counting {
     rings: Arc<Rings>,
     child: Child,
     ending: Option<Ending>,
-    begun: u32,
-    unread: Vec<u32>,
+    new_rings: NewRings,
     processes: Vec<Process>,
     threads: Vec<(Ring, CountedThread)>,
     /// The programs that threads execute outside of the emulator, unless something more comes from them.
@@ -81,8 +81,7 @@ pub(in super::super) fn count(
         rings: shared.rings.clone(),
         child,
         ending: None,
-        begun: 0,
-        unread: vec![],
+        new_rings: NewRings::default(),
         processes: vec![],
         threads: vec![],
         outside: HashMap::new(),
@@ -120,14 +119,8 @@ impl Counting {
     }
 
     fn find_rings(&mut self) -> bool {
-        self.unread.extend(self.rings.begun_since(&mut self.begun));
-        let mut found = vec![];
-        self.unread.retain(|number| {
-            Ring::open(&self.rings, *number).map(|ring| found.push((ring, *number))).is_none()
-        });
         let mut any = false;
-        found.sort_by_key(|(ring, _)| ring.header().made.load(Relaxed));
-        for (ring, number) in found {
+        for (ring, number) in self.new_rings.take(&self.rings) {
             let is_known = |(pid, generation)| {
                 self.processes
                     .iter()
@@ -135,7 +128,7 @@ impl Counting {
             };
             if Process::parent(&ring).is_some_and(|parent| !is_known(parent)) {
                 // The ring of its process's parent was filled in after it was looked at.
-                self.unread.push(number);
+                self.new_rings.put_back(number);
                 continue;
             }
             any = true;

@@ -18,6 +18,7 @@ mod counting;
 mod hash_thread;
 mod loading;
 mod near_branches;
+mod new_rings;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
 mod process;
@@ -37,6 +38,7 @@ pub use counting::{Counted, CountedThread};
 use hash_thread::HashThread;
 use loading::LoadedPlugin;
 pub use loading::NoEmulator;
+use new_rings::NewRings;
 use plugin::{Origin, wire::Ring};
 use process::Process;
 use shared::Shared;
@@ -66,9 +68,7 @@ struct Emulation<'a> {
     shared: Shared,
     child: Child,
     ending: Option<Ending>,
-    /// The number of rings that are known of, and those of them that were not filled in yet.
-    begun: u32,
-    unread: Vec<u32>,
+    new_rings: NewRings,
     processes: Vec<Process>,
     threads: Vec<Thread<'a>>,
     threads_started: u32,
@@ -197,8 +197,7 @@ impl<'a> Emulation<'a> {
             shared,
             child,
             ending: None,
-            begun: 0,
-            unread: vec![],
+            new_rings: NewRings::default(),
             processes: vec![],
             threads: vec![],
             threads_started: 0,
@@ -289,20 +288,8 @@ impl<'a> Emulation<'a> {
 
     /// Opens the rings that are new. Returns whether there were any.
     fn find_rings(&mut self) -> Result<bool, RecordError> {
-        let rings = &self.shared.rings;
-        self.unread.extend(rings.begun_since(&mut self.begun));
-        let mut found = vec![];
-        self.unread.retain(|number| match Ring::open(rings, *number) {
-            Some(ring) => {
-                found.push((ring, *number));
-                false
-            }
-            None => true,
-        });
         let mut any = false;
-        // A process is before its threads, and what was started first comes first.
-        found.sort_by_key(|(ring, _)| ring.header().made.load(Relaxed));
-        for (ring, number) in found {
+        for (ring, number) in self.new_rings.take(&self.shared.rings) {
             if self.tracing_ended.is_some() {
                 ring.close();
             }
@@ -312,7 +299,7 @@ impl<'a> Emulation<'a> {
             match needed {
                 // The ring of its process, or of its process's parent, was filled in after it was looked at.
                 Some((pid, generation)) if self.process_of(pid, generation).is_none() => {
-                    self.unread.push(number);
+                    self.new_rings.put_back(number);
                     continue;
                 }
                 _ if is_process => self.add_process(ring),
