@@ -4,7 +4,7 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
@@ -15,6 +15,7 @@ const FILES: [&str; 12] = [
     "mapped.rs",
     "meeting.rs",
     "program_memory.rs",
+    "rings.rs",
     "starter.rs",
     "wire.rs",
 ];

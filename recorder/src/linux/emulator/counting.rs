@@ -4,7 +4,10 @@ use super::{
     super::{Ending, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping},
     LONGEST_FORK, PAUSE, Prepared, ending_of, is_alive, launch,
     new_rings::NewRings,
-    plugin::wire::{Kind, MESSAGE, Ring, Rings, bytes},
+    plugin::{
+        rings::Rings,
+        wire::{Kind, MESSAGE, Ring, bytes},
+    },
     process::Process,
     thread::{comm, text},
 };

@@ -13,7 +13,8 @@ use super::{
     API, HAS_THREADS, PAGE, PluginProcess, PluginThread, THREADS, VCPUS,
     api::{Add, Api, ByProcessor, Opaque},
     lock, program_memory,
-    wire::{Header, Mapping, Ring, Rings},
+    rings::Rings,
+    wire::{Header, Mapping, Ring},
     with_thread,
 };
 use std::{

@@ -87,16 +87,9 @@ pub(super) extern "C" fn forked() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        COUNTED, Origin, PROCESS,
-        wire::{RINGS_BYTES, Ring, Rings},
-    };
+    use super::super::{COUNTED, Origin, PROCESS, rings::tests::rings, wire::Ring};
     use super::*;
-    use std::{
-        fs,
-        sync::{Arc, Mutex},
-        thread,
-    };
+    use std::{sync::Mutex, thread};
 
     /// The tests of what all threads share come one after the other.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -116,11 +109,7 @@ mod tests {
     #[test]
     fn a_fork_that_is_not_followed_goes_on_counting_where_nobody_reads() {
         let _alone = ALONE.lock();
-        let path = std::env::temp_dir().join(format!("pugmark-fork-{}", std::process::id()));
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
-        fs::remove_file(path).unwrap();
-        file.set_len(RINGS_BYTES as u64).unwrap();
-        let rings = Arc::new(Rings::map(&file).unwrap());
+        let rings = rings(2);
         let origin = Origin { plugin: String::new(), rings: String::new(), follow: true, count: false };
         let own = PluginProcess::begin(origin, rings.clone(), vec![]).unwrap();
         let shared = Ring::open(&rings, 0).unwrap();

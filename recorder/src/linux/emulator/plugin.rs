@@ -31,6 +31,8 @@ mod mapped;
 mod meeting;
 #[path = "program_memory.rs"]
 mod program_memory;
+#[path = "rings.rs"]
+pub mod rings;
 #[path = "starter.rs"]
 mod starter;
 #[path = "wire.rs"]
@@ -39,6 +41,7 @@ pub mod wire;
 use api::{Add, Api, Info, Opaque, PluginId};
 pub use exec::{Origin, command};
 use meeting::meets_threads;
+use rings::Rings;
 use std::{
     collections::HashMap,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -52,7 +55,7 @@ use std::{
         },
     },
 };
-use wire::{Kind, Mapping, Ring, Rings};
+use wire::{Kind, Mapping, Ring};
 
 /// The number of arguments that the recorder puts between the emulator and the program.
 pub const LEADING_ARGUMENTS: usize = 6;

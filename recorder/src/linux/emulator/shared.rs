@@ -5,10 +5,7 @@
 
 use super::{
     loading::LoadedPlugin,
-    plugin::{
-        Origin,
-        wire::{RINGS_BYTES, Rings},
-    },
+    plugin::{Origin, rings::Rings},
 };
 use std::{
     ffi::{CStr, c_long},
@@ -24,6 +21,10 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+/// The fewest bytes that the rings take: those of some hundred programs or threads. How many got no ring is said at the
+/// end of the recording.
+const FEWEST_BYTES: u64 = 1 << 30;
+
 /// The plugin and the rings.
 pub(super) struct Shared {
     _life: Life,
@@ -35,11 +36,15 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(plugin: LoadedPlugin) -> io::Result<Self> {
         let file = file(c"pugmark-rings")?;
-        if largest_file()? < RINGS_BYTES as u64 {
-            let error = "the rings are a large file, of which little is used: lift `ulimit -f`";
+        let size = Rings::file_size(largest_file()?);
+        if size < Rings::file_size(FEWEST_BYTES) {
+            let error = format!(
+                "{} bytes are too few for the file that the emulator writes to: lift `ulimit -f`",
+                largest_file()?
+            );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
         }
-        file.set_len(RINGS_BYTES as u64)?;
+        file.set_len(size)?;
         let rings = Arc::new(Rings::map(&file)?);
         Ok(Self { _life: Life::begin(&rings)?, rings, file, plugin })
     }

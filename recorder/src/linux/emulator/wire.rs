@@ -1,23 +1,17 @@
-//! The rings of words that the recorder and its plugin in the emulator share, in memory that both map, and the messages
-//! in them.
+//! A ring of words that the plugin in the emulator writes and the recorder reads, and the messages in it.
 //!
-//! Each process of the program has a ring of definitions, each of its threads a ring of what it executed. The plugin
-//! writes, the recorder reads. What a process wrote before it was killed stays readable.
-//!
-//! All rings are in one file without a name, which is mapped when a program is executed, and stays mapped in what that
-//! forks. So a ring can be begun where the program has used all its descriptors, has changed its root or its user, or
-//! may not write files of that size; and nothing is left of the rings when the last process that has them ends.
+//! Each process of the program has a ring of definitions, each of its threads a ring of what it executed. What a process
+//! wrote before it was killed stays readable.
 //!
 //! This file is compiled twice: as part of `pugmark` and as part of the plugin, which has no other crates.
 
 #![allow(dead_code, reason = "the plugin writes, the recorder reads")]
 #![allow(unreachable_pub, reason = "in the plugin's own crate it is not")]
 
+use super::rings::{PROT_READ_WRITE, Rings, mapped_at, mmap, munmap};
 use std::{
-    ffi::{c_int, c_long, c_void},
-    fs, io,
-    ops::Range,
-    os::fd::AsRawFd,
+    ffi::{c_int, c_void},
+    io,
     ptr::{self, NonNull},
     sync::{
         Arc,
@@ -33,14 +27,10 @@ use std::{
 const WORDS: u64 = 1 << 19;
 /// The number of words after which a message is continued by another one.
 const LONGEST: usize = 1 << 16;
+/// The size of the [`Header`] of a ring.
 const HEADER_BYTES: usize = 4096;
-const BYTES: usize = HEADER_BYTES + 4 * WORDS as usize;
-
-/// The number of rings that a recording can have: memory is only used for those that are written to. A program that is
-/// executed takes two.
-const RINGS: usize = 1 << 17;
-/// The size of the file of the rings, which begins with a [`RingsHeader`].
-pub const RINGS_BYTES: usize = HEADER_BYTES + RINGS * BYTES;
+/// The size of a ring.
+pub const RING_BYTES: usize = HEADER_BYTES + 4 * WORDS as usize;
 
 /// A word with this bit begins a message: a kind, and the number of words that follow. In a thread's ring any other
 /// word is the number of a block that begins to be executed.
@@ -107,90 +97,6 @@ const KINDS: [Kind; 16] = [
     Kind::Begin,
 ];
 
-/// The fields before the rings.
-#[repr(C)]
-pub struct RingsHeader {
-    /// The thread of the recorder that lives as long as the recording, or with the bit [`GONE`] no longer does.
-    pub recorder: AtomicU32,
-    /// The number of rings that were begun.
-    used: AtomicU32,
-    /// The number of threads and processes that got no ring.
-    pub refused: AtomicU32,
-    /// The number of the next process: a number of the system can be given again.
-    pub generations: AtomicU32,
-    /// The latest time of all threads of all processes.
-    pub clock: AtomicU64,
-}
-
-/// The bit that the system sets in a robust futex when the thread ends whose number is in it, whatever ends it: the
-/// recorder was killed, and reads no more. Source: Linux, "A description of what robust futexes are".
-pub const GONE: u32 = 1 << 30;
-
-/// The mapped file of the rings.
-pub struct Rings(NonNull<RingsHeader>);
-
-// SAFETY: the memory stays mapped as long as the value exists, and what is in it is atomic.
-unsafe impl Send for Rings {}
-// SAFETY: as above.
-unsafe impl Sync for Rings {}
-
-impl Rings {
-    /// Maps a file of [`RINGS_BYTES`].
-    pub fn map(file: &fs::File) -> io::Result<Self> {
-        if file.metadata()?.len() != RINGS_BYTES as u64 {
-            return Err(io::Error::other("not the file of the rings"));
-        }
-        let flags = MAP_SHARED | MAP_NORESERVE;
-        // SAFETY: the kernel chooses the address.
-        let mapped =
-            unsafe { mmap(ptr::null_mut(), RINGS_BYTES, PROT_READ_WRITE, flags, file.as_raw_fd(), 0) };
-        mapped_at(mapped).map(|header| Self(header.cast()))
-    }
-
-    pub fn header(&self) -> &RingsHeader {
-        // SAFETY: mapped, aligned to a page, and all fields are atomic.
-        unsafe { self.0.as_ref() }
-    }
-
-    /// The recorder has ended without a word.
-    pub fn recorder_is_gone(&self) -> bool {
-        self.header().recorder.load(Relaxed) & GONE != 0
-    }
-
-    /// Returns the number of rings that were begun.
-    pub fn begun(&self) -> u32 {
-        self.header().used.load(Relaxed).min(RINGS as u32)
-    }
-
-    /// Returns the rings begun since `known` were, and sets it. Read once, because another can begin at any time.
-    pub fn begun_since(&self, known: &mut u32) -> Range<u32> {
-        std::mem::replace(known, self.begun())..*known
-    }
-
-    /// The place of a ring.
-    fn place(&self, number: u32) -> *mut Header {
-        let base = self.0.as_ptr().cast::<u8>();
-        base.wrapping_add(HEADER_BYTES).wrapping_add(number as usize * BYTES).cast()
-    }
-
-    /// Takes the place of the next ring.
-    fn take(&self) -> Option<*mut Header> {
-        let number = self.header().used.fetch_add(1, Relaxed);
-        if (number as usize) < RINGS {
-            return Some(self.place(number));
-        }
-        self.header().used.store(RINGS as u32, Relaxed);
-        None
-    }
-}
-
-impl Drop for Rings {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone, and each ring in it keeps the value.
-        unsafe { munmap(self.0.as_ptr().cast(), RINGS_BYTES) };
-    }
-}
-
 /// The fields before a ring's words.
 #[repr(C)]
 pub struct Header {
@@ -251,30 +157,14 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 unsafe extern "C" {
-    fn mmap(
-        address: *mut c_void,
-        size: usize,
-        protection: c_int,
-        flags: c_int,
-        file: c_int,
-        offset: c_long,
-    ) -> *mut c_void;
-    fn munmap(address: *mut c_void, size: usize) -> c_int;
     fn mremap(address: *mut c_void, size: usize, new_size: usize, flags: c_int, ...) -> *mut c_void;
 }
 
-const PROT_READ_WRITE: c_int = 3;
-const MAP_SHARED: c_int = 1;
 const MAP_PRIVATE: c_int = 2;
 const MAP_FIXED: c_int = 0x10;
 const MAP_ANONYMOUS: c_int = 0x20;
-const MAP_NORESERVE: c_int = 0x4000;
 const MREMAP_MAYMOVE: c_int = 1;
 const MREMAP_FIXED: c_int = 2;
-
-fn mapped_at(address: *mut c_void) -> io::Result<NonNull<c_void>> {
-    NonNull::new(address).filter(|mapped| mapped.as_ptr() as isize != -1).ok_or_else(io::Error::last_os_error)
-}
 
 /// Where a new ring is mapped.
 #[derive(Clone, Copy, Debug)]
@@ -291,14 +181,14 @@ pub enum Mapping {
 ///
 /// A shared mapping from which nothing is moved is copied; no descriptor of the file is needed for that. Source:
 /// mremap(2), old_size.
-fn map_again(ring: *mut Header, mapping: Mapping) -> io::Result<NonNull<Header>> {
+fn map_again(ring: NonNull<Header>, mapping: Mapping) -> io::Result<NonNull<Header>> {
     let (flags, address) = match mapping {
-        Mapping::WithOthers => return NonNull::new(ring).ok_or_else(|| io::Error::other("no ring")),
+        Mapping::WithOthers => return Ok(ring),
         Mapping::Apart => (MREMAP_MAYMOVE, ptr::null_mut()),
         Mapping::InPlaceOf(address) => (MREMAP_MAYMOVE | MREMAP_FIXED, address),
     };
     // SAFETY: what is at `ring` stays; the kernel chooses the new address, or the caller gives up what was there.
-    mapped_at(unsafe { mremap(ring.cast(), 0, BYTES, flags, address) }).map(NonNull::cast)
+    mapped_at(unsafe { mremap(ring.as_ptr().cast(), 0, RING_BYTES, flags, address) }).map(NonNull::cast)
 }
 
 impl Ring {
@@ -318,7 +208,7 @@ impl Ring {
 
     /// Returns the ring with a number, to read it; `None` as long as it is not there.
     pub fn open(rings: &Arc<Rings>, number: u32) -> Option<Self> {
-        let header = NonNull::new(rings.place(number)).filter(|_| number < rings.begun())?;
+        let header = rings.place(number)?;
         let ring = Self { rings: rings.clone(), header, apart: false, own: 0, other: 0, begin: vec![] };
         (ring.header().ready.load(Acquire) != 0).then_some(ring)
     }
@@ -352,7 +242,7 @@ impl Ring {
     pub fn replace_by_memory(&mut self) {
         let flags = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS;
         // SAFETY: the mapping is this value's alone.
-        unsafe { mmap(self.address(), BYTES, PROT_READ_WRITE, flags, -1, 0) };
+        unsafe { mmap(self.address(), RING_BYTES, PROT_READ_WRITE, flags, -1, 0) };
     }
 
     fn word(&self, at: u64) -> &AtomicU32 {
@@ -485,7 +375,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if self.apart {
             // SAFETY: the mapping is this value's alone.
-            unsafe { munmap(self.address(), BYTES) };
+            unsafe { munmap(self.address(), RING_BYTES) };
         }
     }
 }
@@ -497,21 +387,13 @@ pub fn bytes(words: &[u32]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rings::{GONE, tests::rings};
     use super::*;
     use std::thread;
 
-    fn rings() -> Arc<Rings> {
-        let path = std::env::temp_dir().join(format!("pugmark-wire-{:?}", thread::current().id()));
-        let path = path.with_extension(std::process::id().to_string());
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
-        file.set_len(RINGS_BYTES as u64).unwrap();
-        fs::remove_file(path).unwrap();
-        Arc::new(Rings::map(&file).unwrap())
-    }
-
     #[test]
     fn a_ring_apart_is_the_one_that_others_read() {
-        let rings = rings();
+        let rings = rings(2);
         assert!(Ring::open(&rings, 0).is_none());
         let mut first = Ring::create(&rings, Mapping::Apart, |header| header.pid.store(7, Relaxed)).unwrap();
         let address = first.address();
@@ -528,32 +410,8 @@ mod tests {
     }
 
     #[test]
-    fn each_ring_is_found_once_whenever_it_begins() {
-        let rings = rings();
-        let (mut known, mut found) = (0, vec![]);
-        std::thread::scope(|scope| {
-            scope.spawn(|| (0..2000).for_each(|_| assert!(rings.take().is_some())));
-            while known < 2000 {
-                found.extend(rings.begun_since(&mut known));
-            }
-        });
-        assert!(found.into_iter().eq(0..2000));
-    }
-
-    #[test]
-    fn who_gets_no_ring_is_counted() {
-        let rings = rings();
-        rings.header().used.store(RINGS as u32 - 1, Relaxed);
-        assert!(Ring::create(&rings, Mapping::WithOthers, |_| ()).is_some());
-        for refused in 1..3 {
-            assert!(Ring::create(&rings, Mapping::WithOthers, |_| ()).is_none());
-            assert_eq!((rings.header().refused.load(Relaxed), rings.begun()), (refused, RINGS as u32));
-        }
-    }
-
-    #[test]
     fn a_writer_does_not_wait_for_a_recorder_that_is_gone() {
-        let rings = rings();
+        let rings = rings(2);
         let mut ring = Ring::create(&rings, Mapping::WithOthers, |_| ()).unwrap();
         assert!((0..WORDS).all(|_| ring.write_word(1)));
         rings.header().recorder.store(GONE, Relaxed);
@@ -562,10 +420,10 @@ mod tests {
 
     #[test]
     fn a_message_that_is_longer_than_the_ring_arrives_whole() {
-        let rings = rings();
+        let rings = rings(2);
         let mut writer = Ring::create(&rings, Mapping::WithOthers, |_| ()).unwrap();
         let mut reader = Ring::open(&rings, 0).unwrap();
-        let lengths = [0, 1, 4 * LONGEST - 1, 4 * LONGEST, 4 * LONGEST + 1, 3 * BYTES];
+        let lengths = [0, 1, 4 * LONGEST - 1, 4 * LONGEST, 4 * LONGEST + 1, 3 * RING_BYTES];
         let text = |length: usize| (0..length).map(|n| n as u8 ^ (n >> 16) as u8).collect::<Vec<_>>();
         let writes = thread::spawn(move || {
             for length in lengths {
