@@ -1,7 +1,7 @@
 //! A ring of words that the plugin in the emulator writes and the recorder reads, and the messages in it.
 //!
-//! Each process of the program has a ring of definitions, each of its threads a ring of what it executed. What a process
-//! wrote before it was killed stays readable.
+//! Each process of the program has a ring of definitions, each of its threads a ring of what it executed. What was
+//! written stays readable after the process was killed.
 //!
 //! This file is compiled twice: as part of `pugmark` and as part of the plugin, which has no other crates.
 
