@@ -28,9 +28,13 @@
 //! # Ok::<(), pugmark_decoder_core::Error>(())
 //! ```
 
-use crate::event::EventKind;
+use crate::event::{Event, EventKind};
 use crate::flow::{ExecutedInsn, FlowItem};
-use crate::insn::Class;
+use crate::graph::{ExecutionSink, Straight};
+use crate::image::Section;
+use crate::insn::{self, Class};
+use crate::lost::Lost;
+use crate::mode::ExecMode;
 
 /// A detector of the calls and returns in an instruction flow.
 ///
@@ -133,8 +137,7 @@ impl Calls {
         match item {
             FlowItem::Insn(ExecutedInsn { ip, len, class, .. }) => {
                 let step = self.arrive(*ip, begins_another);
-                let next = Some(ip.wrapping_add(u64::from(*len)));
-                self.last = Some(Transfer { ip: *ip, next, class: *class });
+                self.leave(*ip, *len, *class);
                 step
             }
             FlowItem::Event(event) if event.status => None,
@@ -187,6 +190,11 @@ impl Calls {
         self.last = None;
     }
 
+    /// Notes the last instruction.
+    fn leave(&mut self, ip: u64, len: u8, class: Class) {
+        self.last = Some(Transfer { ip, next: Some(ip.wrapping_add(u64::from(len))), class });
+    }
+
     /// Completes the step to `to`, where execution continues.
     fn arrive(&mut self, to: u64, begins_another: impl FnOnce(u64, u64) -> bool) -> Option<Step> {
         let Transfer { ip: from, next, class } = self.last.take()?;
@@ -209,11 +217,69 @@ impl Calls {
     }
 }
 
+/// A sink that passes on each call and return: for a trace that comes in slices
+/// ([`BlockStream`](crate::resume::BlockStream)), or for a [visit](crate::block::BlockDecoder::visit).
+///
+/// It knows one section of 64-bit code, such as a kernel's. Where other code is executed the steps are those that
+/// interrupts make.
+#[derive(Clone, Debug)]
+pub struct CallSink<'c, F> {
+    calls: Calls,
+    code: Section<'c>,
+    each: F,
+}
+
+impl<'c, F: FnMut(Step)> CallSink<'c, F> {
+    /// Creates a sink in front of the first instruction, at depth 0, that passes each step to `each`.
+    #[must_use]
+    pub const fn new(code: Section<'c>, each: F) -> Self {
+        Self { calls: Calls::new(), code, each }
+    }
+
+    /// Returns the function that takes the steps.
+    #[must_use]
+    pub fn into_each(self) -> F {
+        self.each
+    }
+
+    /// Returns the class of an instruction.
+    fn class(&self, ip: u64) -> Class {
+        let at = usize::try_from(ip.wrapping_sub(self.code.base)).ok();
+        let bytes = at.and_then(|at| self.code.bytes.get(at..)).unwrap_or_default();
+        insn::decode(bytes, ExecMode::Bits64, ip).map_or(Class::Other, |insn| insn.class)
+    }
+}
+
+impl<F: FnMut(Step)> ExecutionSink for CallSink<'_, F> {
+    const INSNS: bool = true;
+
+    fn insns(&mut self, mut insns: Straight) {
+        self.calls.arrive(insns.ip, |_, _| false).into_iter().for_each(&mut self.each);
+        // Only the last instruction can be a branch: the next one is elsewhere.
+        let mut last = insns.ip;
+        for ip in insns.by_ref() {
+            last = ip;
+        }
+        self.calls.leave(last, insns.ip.wrapping_sub(last) as u8, self.class(last));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.calls.step(&FlowItem::Event(*event)).into_iter().for_each(&mut self.each);
+    }
+
+    fn lost(&mut self, _: &Lost) {
+        self.calls.forget();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, Stamp};
-    use crate::mode::ExecMode;
+    use crate::block::BlockDecoder;
+    use crate::event::Stamp;
+    use crate::flow::InsnDecoder;
+    use crate::graph::Graph;
+    use crate::image::{AddressSpace, Image};
 
     extern crate std;
     use std::vec::Vec;
@@ -369,6 +435,34 @@ mod tests {
             let items = [insn(0x14, 2, class), insn(0x40, 1, Class::Other)];
             assert_eq!(found(&items), steps(&items), "{class:?}");
         }
+    }
+
+    #[test]
+    fn a_sink_finds_the_steps_of_a_flow() {
+        // 1000: call 1008; 1005: jmp rax; 1007: nop; 1008: 17 × nop; 1019: call 101e; 101e: pop rax; 101f: ret
+        let mut code = std::vec![0xe8, 3, 0, 0, 0, 0xff, 0xe0, 0x90];
+        code.extend([0x90; 17]);
+        code.extend([0xe8, 0, 0, 0, 0, 0x58, 0xc3]);
+        let section = Section { base: 0x1000, bytes: &code, space: AddressSpace::Any };
+        let sections = [section];
+        // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (a compressed return), TIP (1008), TIP (1005), an interrupt
+        // at 1005 (FUP, TIP 1000), TNT, TIP.PGD
+        let trace = b"\
+            \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+            \x06\x2d\x08\x10\x2d\x05\x10\x3d\x05\x10\x2d\0\x10\x06\x01";
+        let mut flow = InsnDecoder::new(trace, Image::new(&sections));
+        flow.sync_forward();
+        let (mut calls, mut expected) = (Calls::new(), Vec::new());
+        while let Ok(Some(item)) = flow.next() {
+            expected.extend(calls.step(&item));
+        }
+        assert!(expected.len() > 5, "{expected:x?}");
+        let (mut memory, mut found) = ([0; 4096], Vec::new());
+        let mut sink = CallSink::new(section, |step| found.push(step));
+        let mut blocks = BlockDecoder::new(trace, Image::new(&sections));
+        blocks.sync_forward();
+        let _ = blocks.visit(&mut Graph::new(&mut memory), &mut sink);
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -142,8 +142,11 @@ impl XApic {
         Self { base }
     }
 
-    /// Takes the local APIC in a kernel that has mapped physical memory at `offset`, and has left the local APIC where
-    /// reset put it: at physical address FEE0_0000H.
+    /// Takes the local APIC in a kernel that has mapped its page at `offset`, and has left the local APIC where reset
+    /// put it: at physical address FEE0_0000H.
+    ///
+    /// A boot loader that maps all RAM at an offset does not map this page, which is no RAM: the kernel maps it there
+    /// itself, uncached. A processor in x2APIC mode needs no page ([`X2Apic`]).
     ///
     /// Source: "Local APIC Status and Location", "Relocating the Local APIC Registers".
     ///

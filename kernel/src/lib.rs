@@ -236,6 +236,7 @@ pub mod loss;
 pub mod memory;
 pub mod msr;
 pub mod pmi;
+pub mod short;
 pub mod slot;
 
 #[cfg(test)]

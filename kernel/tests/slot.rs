@@ -167,7 +167,7 @@ fn a_source_that_asks_again_before_the_slot_is_free_is_left_stopped() {
         assert_eq!(slot.waits(), 2 + u64::from(hasty.resumed.get() - u32::from(!given_up)), "{again}");
         // No request went unserved, and when there is time the source resumes.
         hasty.left.set(0);
-        let counts = slot.handler(|handler| *handler.counts()).unwrap();
+        let counts = slot.handler(|handler| handler.counts()).unwrap();
         assert_eq!(counts.stuck, u64::from(given_up), "{again}");
         assert!(hasty.runs.get(), "{again}");
         assert_eq!(hasty.served.get(), hasty.asked.get(), "{again}");

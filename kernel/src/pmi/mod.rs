@@ -196,8 +196,8 @@ impl Handler {
 
     /// Returns the handler's counts.
     #[must_use]
-    pub const fn counts(&self) -> &Counts {
-        &self.counts
+    pub const fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Programs the LVT entry: from now on PMIs are delivered. Only [`Slot`](crate::slot::Slot) does this, before any

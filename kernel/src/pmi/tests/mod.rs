@@ -24,7 +24,7 @@ fn a_request_that_comes_while_one_is_served_is_served_too() {
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
     assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Served));
-    assert_eq!(handler.counts(), &Counts { served: 1, unannounced: 2, ..Counts::default() });
+    assert_eq!(handler.counts(), Counts { served: 1, unannounced: 2, ..Counts::default() });
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_request_that_the_masked_entry_dropped_is_served() {
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
     assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Served));
-    assert_eq!(handler.counts(), &Counts { served: 1, unannounced: 1, ..Counts::default() });
+    assert_eq!(handler.counts(), Counts { served: 1, unannounced: 1, ..Counts::default() });
     assert_eq!(machine.0.borrow().lvt, 0x400);
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn record(
     x86_64::instructions::nop();
     interrupts::disable();
     tracer().disarm()?;
-    let counts = tracer().handler(|handler| *handler.counts())?;
+    let counts = tracer().handler(|handler| handler.counts())?;
     result.map(|(stopped, fault)| Finished { stopped, counts, fault })
 }
 
