@@ -87,7 +87,7 @@ pub fn build_libipt() -> Result<PathBuf> {
 }
 
 /// The example kernels, in the order in which they are best read; each is a package in `lab/examples/`.
-pub const EXAMPLES: [&str; 4] = ["snapshot", "panic", "lossless", "fuzz-target"];
+pub const EXAMPLES: [&str; 5] = ["snapshot", "panic", "live", "lossless", "fuzz-target"];
 
 /// Builds the example kernels, which are a workspace of their own, and returns the path of the one with this name.
 ///

@@ -1,6 +1,8 @@
 //! The free physical memory, from the boot loader's map.
 
 use spin::Mutex;
+use x86_64::PhysAddr;
+use x86_64::structures::paging::{FrameAllocator, PhysFrame, Size4KiB};
 
 /// The first free address, and the end. Memory is never freed.
 static FREE: Mutex<(u64, u64)> = Mutex::new((0, 0));
@@ -24,4 +26,14 @@ pub fn allocate(size: u64, align: u64) -> Option<u64> {
     let end = start.checked_add(size).filter(|&end| end <= free.1)?;
     free.0 = end;
     Some(start)
+}
+
+/// Single frames, as paging takes them.
+pub struct SingleFrames;
+
+// SAFETY: a frame is given out once.
+unsafe impl FrameAllocator<Size4KiB> for SingleFrames {
+    fn allocate_frame(&mut self) -> Option<PhysFrame> {
+        Some(PhysFrame::containing_address(PhysAddr::new(allocate(4096, 4096)?)))
+    }
 }

@@ -46,12 +46,14 @@ extern "C" fn kernel_main(_: u32, information: u32) -> ! {
     exit(true)
 }
 
+unsafe extern "C" {
+    /// The first byte of the kernel's code, and the one after the last: symbols of the linker.
+    pub static __text_start: u8;
+    pub static __text_end: u8;
+}
+
 /// Returns the address of the kernel's code, and its bytes.
 pub fn code() -> (u64, &'static [u8]) {
-    unsafe extern "C" {
-        static __text_start: u8;
-        static __text_end: u8;
-    }
     let (start, end) = (&raw const __text_start, &raw const __text_end);
     // SAFETY: the linker puts the code between these symbols; it is always mapped, and nothing writes to it.
     (start as u64, unsafe { slice::from_raw_parts(start, end as usize - start as usize) })

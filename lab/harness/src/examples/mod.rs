@@ -41,6 +41,7 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
         "panic" => evidence.panic(),
         "fuzz-target" => evidence.fuzz_target(),
         "lossless" => evidence.lossless(),
+        "live" => evidence.live(),
         _ => bail!("there is no example {name}"),
     }
 }
@@ -154,6 +155,23 @@ impl Shown<'_> {
         cpus.sort_unstable();
         ensure!(cpus == [0, 1, 2, 3], "these processors have traced: {cpus:?}");
         Ok(format!("{total} instructions of {PROCESSORS} processors with {pmis} PMIs are the truth's"))
+    }
+
+    /// Checks that the whole execution was decoded while it was recorded.
+    fn live(&self) -> Result<String> {
+        let path = self.outcome.truth.session(1);
+        let addresses: Vec<u64> = path.iter().map(|record| record.rip).collect();
+        let calls = self.program.call_instructions(path)?;
+        let printed =
+            self.lines().find_map(|line| line.strip_prefix("pmis=")).context("nothing was printed")?;
+        let (served, rest) = printed.split_once(' ').context("no instructions")?;
+        let (count, hash) = (addresses.len(), hash(&addresses));
+        ensure!(
+            rest == format!("instructions={count} hash={hash:#x} calls={calls}"),
+            "printed {rest}, executed {count} hash={hash:#x} calls={calls}"
+        );
+        ensure!(served != "0", "no NMI has interrupted it, so that this has shown little");
+        Ok(format!("{count} instructions and {calls} calls with {served} PMIs are the truth's"))
     }
 
     /// Checks that each run has as many edges as the truth, and as many new ones.

@@ -82,6 +82,20 @@ impl ExampleProgram {
         Ok(calls)
     }
 
+    /// Counts the call instructions on a path that an NMI may interrupt, but for calls of the next instruction.
+    pub(super) fn call_instructions(&self, path: &[Record]) -> Result<u64> {
+        let mut calls = 0;
+        self.steps(path, |instruction, to| {
+            calls += u64::from(match instruction.flow_control() {
+                FlowControl::Call => instruction.near_branch_target() != instruction.next_ip(),
+                FlowControl::IndirectCall => to != instruction.next_ip(),
+                _ => false,
+            });
+            Ok(())
+        })?;
+        Ok(calls)
+    }
+
     /// Returns the entries on a path that an NMI may interrupt, by calls, by tail calls and by the interrupt.
     pub(super) fn calls_and_interrupts(&self, path: &[Record]) -> Result<Vec<Entered>> {
         let mut entered = Vec::new();
