@@ -1,7 +1,10 @@
 //! The configuration of decoders and encoders, and the errata of processors.
 
 use crate::error::Code;
-use pugmark_decoder_core::errata::{Cpu, Errata};
+use pugmark_decoder_core::{
+    config::Clocks,
+    errata::{Cpu, Errata},
+};
 use std::{
     ffi::{c_int, c_void},
     mem::offset_of,
@@ -64,6 +67,24 @@ impl From<Errata> for PtErrata {
         ];
         let bits = bits.iter().filter(|(set, _)| *set).fold(0, |bits, (_, bit)| bits | bit);
         Self { bits, ..Self::NONE }
+    }
+}
+
+impl From<PtErrata> for Errata {
+    fn from(errata: PtErrata) -> Self {
+        let has = |erratum| errata.has(erratum);
+        Self {
+            bdm70: has(PtErrata::BDM70),
+            bdm64: has(PtErrata::BDM64),
+            skd007: has(PtErrata::SKD007),
+            skd022: has(PtErrata::SKD022),
+            skd010: has(PtErrata::SKD010),
+            skl014: has(PtErrata::SKL014),
+            apl12: has(PtErrata::APL12),
+            apl11: has(PtErrata::APL11),
+            skl168: has(PtErrata::SKL168),
+            skz84: has(PtErrata::SKZ84),
+        }
     }
 }
 
@@ -162,6 +183,17 @@ impl PtConfig {
     /// Returns the number of bytes in the buffer.
     pub(crate) fn len(&self) -> u64 {
         (self.end.addr() - self.begin.addr()) as u64
+    }
+
+    /// Returns the processor's clocks.
+    pub(crate) fn clocks(&self) -> Clocks {
+        Clocks {
+            mtc_freq: self.mtc_freq,
+            nom_freq: self.nom_freq,
+            cpuid_15h_eax: self.cpuid_15h_eax,
+            cpuid_15h_ebx: self.cpuid_15h_ebx,
+            ..Clocks::UNKNOWN
+        }
     }
 
     /// Returns `offset` if it is inside the buffer.

@@ -5,7 +5,7 @@
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
     event::{PtEvent, flag},
-    events::decoder::{INTERRUPT_FLAG_EVENTS, KEEP_CALIBRATION},
+    events::{INTERRUPT_FLAG_EVENTS, KEEP_CALIBRATION},
     flow::block::PtBlock,
     image::{
         PtAsid,

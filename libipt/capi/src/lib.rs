@@ -22,7 +22,8 @@
 //! as libipt does, with an instruction reader that finds the same lengths as libipt's. decoder-core provides what the
 //! manual alone decides: packets, the errata of processors, the time. An image reads sections of files, or asks the
 //! program's callback. `config`, `event`, `error` and `packet` are the header's structures. `events` is the event
-//! decoder that libipt has since 2.1; it uses packets alone.
+//! decoder that libipt has since 2.1; it uses packets alone. It, and the reader of packets, are `pugmark_ipt`'s, which
+//! ptxed uses, too.
 //!
 //! # Example
 //!
@@ -92,12 +93,10 @@ compile_error!(
     "the layouts of libipt's structures are written down for 64-bit little-endian processors only"
 );
 
-mod clock;
 pub mod config;
 pub mod encoder;
 pub mod error;
 pub mod event;
-mod event_trace;
 pub mod events;
 mod fast_packets;
 pub mod flow;
@@ -105,8 +104,8 @@ pub mod image;
 #[cfg(test)]
 mod layout;
 mod out;
-pub mod packet;
 pub mod packets;
 pub mod query;
-mod sync;
 pub mod version;
+
+pub(crate) use pugmark_ipt::packet;

@@ -3,6 +3,9 @@
 use core::ffi::{CStr, c_int};
 use pugmark_decoder_core::{ErrorKind, last_ip::NoIp, time::TimeError};
 
+/// An answer, or the error status that the function returns: a negated [`Code`], or one of a caller's own.
+pub type Answer<T> = Result<T, c_int>;
+
 /// `enum pt_error_code`, with the names of libipt's header in short. libipt's functions return it negated.
 #[allow(missing_docs, reason = "each has its text in the table below")]
 #[repr(i32)]

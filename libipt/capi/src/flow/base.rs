@@ -1,7 +1,6 @@
 //! The state that the instruction decoder and the block decoder share: the position in the code, and the event being
 //! processed.
 
-use super::returns::Returns;
 use crate::{
     config::PtConfig,
     error::Code,
@@ -14,6 +13,7 @@ use crate::{
     },
     query::decoder::{Answer, QueryDecoder, status},
 };
+use pugmark_ipt::Returns;
 use std::{ffi::c_int, ptr};
 
 /// An instruction that the decoder has not gone past because events bind to it, and the events bound so far.

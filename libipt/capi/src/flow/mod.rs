@@ -7,7 +7,6 @@ mod blocks;
 pub mod insns;
 mod node;
 mod quick;
-mod returns;
 pub mod walk;
 
 use self::insns::InsnDecoder;

@@ -8,14 +8,11 @@ use super::{
     outcomes::Outcomes,
 };
 use crate::{
-    clock::{Clock, clocks},
     config::PtConfig,
     error::Code,
     event::{PtEvent, Queue, Wait},
-    event_trace::EventData,
     fast_packets::given_ip,
-    packets::PacketDecoder,
-    sync,
+    packets::{CallerPackets, packets},
 };
 use pugmark_decoder_core::{
     config::Clocks,
@@ -24,6 +21,8 @@ use pugmark_decoder_core::{
     sync::forward,
     time::Estimate,
 };
+pub(crate) use pugmark_ipt::Answer;
+use pugmark_ipt::{Clock, EventData};
 use std::ffi::c_int;
 
 /// `enum pt_status_flag`.
@@ -34,9 +33,6 @@ pub(crate) mod status {
     pub(crate) const IP_SUPPRESSED: c_int = 1 << 1;
     pub(crate) const END_OF_STREAM: c_int = 1 << 2;
 }
-
-/// An answer, or the function's error status.
-pub(crate) type Answer<T> = Result<T, c_int>;
 
 /// `struct pt_query_decoder`.
 #[derive(Debug)]
@@ -76,7 +72,7 @@ impl QueryDecoder {
     pub(crate) fn new(config: PtConfig, has_interrupt_flag: bool) -> Self {
         Self {
             config,
-            clocks: clocks(&config),
+            clocks: config.clocks(),
             position: None,
             sync: None,
             next: None,
@@ -160,14 +156,12 @@ impl QueryDecoder {
     }
 
     /// Returns a separate packet decoder that looks ahead from the position plus `offset`.
-    pub(super) fn scanner(&self, offset: usize) -> Answer<PacketDecoder> {
+    pub(super) fn scanner(&self, offset: usize) -> Answer<CallerPackets> {
         let from = self.position.ok_or(Code::NoSync.status())? + offset;
         // SAFETY: this decoder outlives it, and both use the buffer in the same way.
-        let mut packets = unsafe { PacketDecoder::new(self.config) };
-        match packets.sync_set(from as u64) {
-            0.. => Ok(packets),
-            status => Err(status),
-        }
+        let mut packets = unsafe { packets(self.config) };
+        packets.sync_set(from as u64)?;
+        Ok(packets)
     }
 
     #[inline(always)]
@@ -314,7 +308,7 @@ impl QueryDecoder {
         }
         let (mut from, mut last) = (start, None);
         loop {
-            let at = sync::backward(self.trace(), self.config.begin.addr(), from)
+            let at = pugmark_ipt::backward(self.trace(), self.config.begin.addr(), from)
                 .ok_or(Code::EndOfStream.status())?;
             if last == Some(at) {
                 // In a run of PSBs the search finds the last one from each of them; libipt 2.0.5 never returns there.

@@ -2,18 +2,18 @@
 
 use super::{
     decoder::{Answer, QueryDecoder},
-    packets::{exec_mode, internal, no_memory, tsx},
+    packets::{internal, no_memory, tsx},
 };
 use crate::{
     config::PtErrata,
     error::Code,
     event::{PtEvent, Wait, flag, kind},
-    event_trace::Binding,
     packet::kind as packet_kind,
 };
 use pugmark_decoder_core::packet::{
     Cbr, Cfe, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Vmcs,
 };
+use pugmark_ipt::{Binding, Release, packet::exec_mode};
 
 /// Returns a word with its bit set or not.
 const fn bit(set: bool, bit: u64) -> u64 {
@@ -126,7 +126,7 @@ impl QueryDecoder {
 
     /// Applies a control-flow event. Its time is that of the FUP that it waits for.
     fn cfe(&mut self, packet: Cfe) -> Answer<()> {
-        let known = self.data.event(packet, self.enabled).map_err(Code::status)?;
+        let known = self.data.event(packet, self.enabled, Release::V2_1).map_err(Code::status)?;
         let Some((mut event, binding)) = known else {
             self.ignores_fup |= packet.ip;
             return Ok(());

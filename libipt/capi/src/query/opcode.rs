@@ -1,6 +1,7 @@
 //! Packets by their first bytes, and their meaning for a query.
 
-use crate::{error::Code, event_trace::is_known};
+use crate::error::Code;
+use pugmark_ipt::{Release, is_known};
 
 /// The kind of a packet that its first bytes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +149,7 @@ impl Opcode {
                 _ => Ok(Self::Unknown),
             },
             // The lowest five bits are the type.
-            0x13 if is_known(*bytes.get(2).ok_or(Code::EndOfStream)? & 0x1f) => Ok(Self::Cfe),
+            0x13 if is_known(*bytes.get(2).ok_or(Code::EndOfStream)? & 0x1f, Release::V2_1) => Ok(Self::Cfe),
             0x13 => Ok(Self::OtherCfe),
             second => Ok(Self::of_second(second)),
         }

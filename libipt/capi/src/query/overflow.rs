@@ -2,13 +2,13 @@
 
 use super::decoder::{Answer, QueryDecoder};
 use crate::{
-    clock::Clock,
     config::PtErrata,
     error::Code,
     event::{PtEvent, Wait, flag, kind as event_kind},
     packet::{LEAF_TSX, PtPacket, field, kind},
-    packets::PacketDecoder,
+    packets::CallerPackets,
 };
+use pugmark_ipt::Clock;
 
 /// The result of looking for a place to resume after the overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ enum Handled {
 }
 
 /// Returns the next packet, or `None` at the end of the trace.
-fn next(packets: &mut PacketDecoder) -> Answer<Option<(PtPacket, u64)>> {
+fn next(packets: &mut CallerPackets) -> Answer<Option<(PtPacket, u64)>> {
     match packets.next() {
         Ok(packet) => Ok(Some(packet)),
         Err(error) if error == Code::EndOfStream.status() => Ok(None),
@@ -27,7 +27,7 @@ fn next(packets: &mut PacketDecoder) -> Answer<Option<(PtPacket, u64)>> {
 }
 
 /// Looks for the FUP of a PSB+. `None`: the trace ends before that; `Some(None)`: the PSB+ has no FUP.
-fn header_fup(packets: &mut PacketDecoder) -> Answer<Option<Option<PtPacket>>> {
+fn header_fup(packets: &mut CallerPackets) -> Answer<Option<Option<PtPacket>>> {
     loop {
         let Some((packet, _)) = next(packets)? else { return Ok(None) };
         match packet.kind {

@@ -15,7 +15,7 @@ use crate::{
 use pugmark_decoder_core::{
     ErrorKind,
     config::Config,
-    packet::{Ip, ModeExec, ModeTsx, Mtc, Packet},
+    packet::{Ip, ModeTsx, Mtc, Packet},
 };
 use pugmark_ipt::packets;
 
@@ -31,16 +31,6 @@ pub(super) fn internal<T>(value: Option<T>) -> Answer<T> {
 
 pub(super) fn no_memory<T>(value: Option<T>) -> Answer<T> {
     value.ok_or(Code::NoMemory.status())
-}
-
-/// Converts a mode to `enum pt_exec_mode`.
-pub(crate) fn exec_mode(ModeExec { cs_l, cs_d, .. }: ModeExec) -> u64 {
-    match (cs_l, cs_d) {
-        (true, true) => 0,
-        (false, false) => 1,
-        (false, true) => 2,
-        (true, false) => 3,
-    }
 }
 
 pub(super) fn tsx(ModeTsx { in_tx, abort }: ModeTsx) -> u64 {

@@ -5,13 +5,13 @@ use super::{
     queue::binding,
 };
 use crate::{
-    error::Code,
+    TraceBytes,
+    code::{Answer, Code},
     event::{PtEvent, flag, kind},
     packet::field,
-    query::decoder::Answer,
 };
 
-impl EventDecoder {
+impl<T: TraceBytes> EventDecoder<T> {
     /// Takes the next event that waits for one of these packets; drops those that the caller does not get.
     fn take(&mut self, bindings: u8) -> Option<PtEvent> {
         loop {

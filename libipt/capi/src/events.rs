@@ -3,22 +3,44 @@
 //! It makes an event of everything in a trace, also of branches. Events have the addresses and times of packets; no
 //! code is read.
 
-mod branches;
-pub(crate) mod decoder;
-mod event_trace;
-mod overflow;
-mod packets;
-mod psb;
-mod queue;
-
-use self::decoder::EventDecoder;
 use crate::{
     config::PtConfig,
     error::Code,
     event::PtEvent,
     out::{write_offset, write_out},
+    packets::{CallerTrace, status},
 };
-use std::{ffi::c_int, ptr};
+use pugmark_ipt::{EventOptions, Release};
+use std::{ffi::c_int, mem, ptr};
+
+/// Flags in the configuration.
+pub(crate) const KEEP_CALIBRATION: u32 = 1 << 0;
+pub(crate) const INTERRUPT_FLAG_EVENTS: u32 = 1 << 1;
+
+/// `struct pt_event_decoder`.
+#[derive(Debug)]
+pub struct EventDecoder {
+    config: PtConfig,
+    events: pugmark_ipt::EventDecoder<CallerTrace>,
+}
+
+impl EventDecoder {
+    /// # Safety
+    /// As in [`pt_evt_alloc_decoder`].
+    unsafe fn new(mut config: PtConfig) -> Self {
+        let [flags, ..] = mem::take(&mut config.flags);
+        let options = EventOptions {
+            errata: config.errata.into(),
+            clocks: config.clocks(),
+            keep_calibration: flags & KEEP_CALIBRATION != 0,
+            iflags: flags & INTERRUPT_FLAG_EVENTS != 0,
+            release: Release::V2_1,
+        };
+        // SAFETY: by contract.
+        let trace = unsafe { CallerTrace::new(config) };
+        Self { config, events: pugmark_ipt::EventDecoder::new(trace, options) }
+    }
+}
 
 /// Makes an event decoder for the buffer of the configuration; null if the configuration is too short or has no buffer.
 ///
@@ -54,7 +76,7 @@ pub unsafe extern "C" fn pt_evt_free_decoder(decoder: *mut EventDecoder) {
 pub unsafe extern "C" fn pt_evt_sync_forward(decoder: *mut EventDecoder) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    decoder.sync_forward().err().unwrap_or(0)
+    status(decoder.events.sync_forward())
 }
 
 /// Goes to the last PSB before the current packet, and reads its PSB+.
@@ -65,7 +87,7 @@ pub unsafe extern "C" fn pt_evt_sync_forward(decoder: *mut EventDecoder) -> c_in
 pub unsafe extern "C" fn pt_evt_sync_backward(decoder: *mut EventDecoder) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    decoder.sync_backward().err().unwrap_or(0)
+    status(decoder.events.sync_backward())
 }
 
 /// Goes to the PSB at `offset`, and reads its PSB+.
@@ -76,7 +98,7 @@ pub unsafe extern "C" fn pt_evt_sync_backward(decoder: *mut EventDecoder) -> c_i
 pub unsafe extern "C" fn pt_evt_sync_set(decoder: *mut EventDecoder, offset: u64) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    decoder.sync_set(offset).err().unwrap_or(0)
+    status(decoder.events.sync_set(offset))
 }
 
 /// Writes the offset of the packet that the next event comes from.
@@ -88,7 +110,7 @@ pub unsafe extern "C" fn pt_evt_get_offset(decoder: *const EventDecoder, offset:
     // SAFETY: by contract.
     let decoder = unsafe { decoder.as_ref() };
     // SAFETY: by contract.
-    unsafe { write_offset(decoder.map(EventDecoder::offset), offset) }
+    unsafe { write_offset(decoder.map(|decoder| decoder.events.offset()), offset) }
 }
 
 /// Writes the offset of the last synchronisation.
@@ -100,7 +122,7 @@ pub unsafe extern "C" fn pt_evt_get_sync_offset(decoder: *const EventDecoder, of
     // SAFETY: by contract.
     let decoder = unsafe { decoder.as_ref() };
     // SAFETY: by contract.
-    unsafe { write_offset(decoder.map(EventDecoder::sync_offset), offset) }
+    unsafe { write_offset(decoder.map(|decoder| decoder.events.sync_offset()), offset) }
 }
 
 /// Returns the configuration of the decoder's packet decoder, without flags. It lives as long as the decoder.
@@ -125,7 +147,7 @@ pub unsafe extern "C" fn pt_evt_next(decoder: *mut EventDecoder, event: *mut PtE
     if event.is_null() {
         return Code::Invalid.status();
     }
-    match decoder.next() {
+    match decoder.events.next() {
         Ok(next) => {
             // SAFETY: it is not null, and has that many bytes.
             unsafe { write_out(&next, event, size) };

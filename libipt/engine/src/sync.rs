@@ -10,7 +10,8 @@ const WORD: usize = 8;
 /// libipt steps back to a word that is a part of a PSB, and from there forward to the last PSB of the run. So it can
 /// find the PSB that contains `at` or ends there. The decoder's own [`backward`](pugmark_decoder_core::sync::backward)
 /// finds every PSB that begins before `at`, and no other.
-pub(crate) fn backward(trace: &[u8], address: usize, at: usize) -> Option<usize> {
+#[must_use]
+pub fn backward(trace: &[u8], address: usize, at: usize) -> Option<usize> {
     let mut end = at.checked_sub(address.wrapping_add(at) % WORD)?;
     loop {
         let begin = end.checked_sub(WORD)?;

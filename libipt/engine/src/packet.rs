@@ -3,9 +3,10 @@
 //! The structure is two numbers and a union of structures with bit fields. A `Field` gives the position of one of these
 //! in the union's sixteen bytes; a test compares each with the header.
 
+use crate::Release;
 use pugmark_decoder_core::packet::{
     Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre,
-    Pwrx, Tma, Tnt, Tsc, Vmcs,
+    Pwrx, Tma, Tnt, Trig, Tsc, Vmcs,
 };
 use std::ffi::c_int;
 
@@ -13,64 +14,72 @@ use std::ffi::c_int;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PtPacket {
-    pub(crate) kind: c_int,
+    /// Its type, of [`kind`].
+    pub kind: c_int,
     /// The size, and three padding bytes that are zero. As one number it is written and read in one piece, several
     /// times as fast.
-    pub(crate) size: u32,
-    pub(crate) payload: [u64; 2],
+    pub size: u32,
+    /// The union, whose fields are in [`field`].
+    pub payload: [u64; 2],
 }
 
-/// `enum pt_packet_type`.
-pub(crate) mod kind {
+/// `enum pt_packet_type`, with the names of libipt's header in short.
+#[allow(missing_docs, reason = "each is a name of the header's")]
+pub mod kind {
     use std::ffi::c_int;
 
-    pub(crate) const INVALID: c_int = 0;
-    pub(crate) const UNKNOWN: c_int = 1;
-    pub(crate) const PAD: c_int = 2;
-    pub(crate) const PSB: c_int = 3;
-    pub(crate) const PSBEND: c_int = 4;
-    pub(crate) const FUP: c_int = 5;
-    pub(crate) const TIP: c_int = 6;
-    pub(crate) const TIP_PGE: c_int = 7;
-    pub(crate) const TIP_PGD: c_int = 8;
-    pub(crate) const TNT_8: c_int = 9;
-    pub(crate) const TNT_64: c_int = 10;
-    pub(crate) const MODE: c_int = 11;
-    pub(crate) const PIP: c_int = 12;
-    pub(crate) const VMCS: c_int = 13;
-    pub(crate) const CBR: c_int = 14;
-    pub(crate) const TSC: c_int = 15;
-    pub(crate) const TMA: c_int = 16;
-    pub(crate) const MTC: c_int = 17;
-    pub(crate) const CYC: c_int = 18;
-    pub(crate) const STOP: c_int = 19;
-    pub(crate) const OVF: c_int = 20;
-    pub(crate) const MNT: c_int = 21;
-    pub(crate) const EXSTOP: c_int = 22;
-    pub(crate) const MWAIT: c_int = 23;
-    pub(crate) const PWRE: c_int = 24;
-    pub(crate) const PWRX: c_int = 25;
-    pub(crate) const PTW: c_int = 26;
+    pub const INVALID: c_int = 0;
+    pub const UNKNOWN: c_int = 1;
+    pub const PAD: c_int = 2;
+    pub const PSB: c_int = 3;
+    pub const PSBEND: c_int = 4;
+    pub const FUP: c_int = 5;
+    pub const TIP: c_int = 6;
+    pub const TIP_PGE: c_int = 7;
+    pub const TIP_PGD: c_int = 8;
+    pub const TNT_8: c_int = 9;
+    pub const TNT_64: c_int = 10;
+    pub const MODE: c_int = 11;
+    pub const PIP: c_int = 12;
+    pub const VMCS: c_int = 13;
+    pub const CBR: c_int = 14;
+    pub const TSC: c_int = 15;
+    pub const TMA: c_int = 16;
+    pub const MTC: c_int = 17;
+    pub const CYC: c_int = 18;
+    pub const STOP: c_int = 19;
+    pub const OVF: c_int = 20;
+    pub const MNT: c_int = 21;
+    pub const EXSTOP: c_int = 22;
+    pub const MWAIT: c_int = 23;
+    pub const PWRE: c_int = 24;
+    pub const PWRX: c_int = 25;
+    pub const PTW: c_int = 26;
     // Since 2.1.
-    pub(crate) const CFE: c_int = 27;
-    pub(crate) const EVD: c_int = 28;
+    pub const CFE: c_int = 27;
+    pub const EVD: c_int = 28;
+    // Since 2.2.
+    pub const TRIG: c_int = 29;
 
     /// Returns true if packets of a kind are timing packets.
-    pub(crate) const fn is_time(kind: c_int) -> bool {
+    #[must_use]
+    pub const fn is_time(kind: c_int) -> bool {
         matches!(kind, TSC | CBR | TMA | MTC | CYC)
     }
 }
 
 /// `pt_mol_exec`.
-pub(crate) const LEAF_EXEC: u64 = 0;
+pub const LEAF_EXEC: u64 = 0;
 /// `pt_mol_tsx`.
-pub(crate) const LEAF_TSX: u64 = 0x20;
+pub const LEAF_TSX: u64 = 0x20;
 
 /// A field of the union: its first bit, and its width in bits. No field crosses the two words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Field {
-    pub(crate) at: u32,
-    pub(crate) width: u32,
+pub struct Field {
+    /// The number of its first bit.
+    pub at: u32,
+    /// Its width in bits.
+    pub width: u32,
 }
 
 impl Field {
@@ -84,80 +93,106 @@ impl Field {
 }
 
 /// The fields, by their names in the header.
-pub(crate) mod field {
+#[allow(missing_docs, reason = "each is a name of the header's")]
+pub mod field {
     use super::Field;
 
-    pub(crate) const TNT_BIT_SIZE: Field = Field::new(0, 8);
-    pub(crate) const TNT_PAYLOAD: Field = Field::new(64, 64);
-    pub(crate) const IP_IPC: Field = Field::new(0, 32);
-    pub(crate) const IP_IP: Field = Field::new(64, 64);
-    pub(crate) const MODE_LEAF: Field = Field::new(0, 32);
-    pub(crate) const MODE_EXEC_CSL: Field = Field::new(32, 1);
-    pub(crate) const MODE_EXEC_CSD: Field = Field::new(33, 1);
-    pub(crate) const MODE_EXEC_IFLAG: Field = Field::new(34, 1);
-    pub(crate) const MODE_TSX_INTX: Field = Field::new(32, 1);
-    pub(crate) const MODE_TSX_ABRT: Field = Field::new(33, 1);
-    pub(crate) const PIP_CR3: Field = Field::new(0, 64);
-    pub(crate) const PIP_NR: Field = Field::new(64, 1);
-    pub(crate) const VMCS_BASE: Field = Field::new(0, 64);
-    pub(crate) const CBR_RATIO: Field = Field::new(0, 8);
-    pub(crate) const TSC_TSC: Field = Field::new(0, 64);
-    pub(crate) const TMA_CTC: Field = Field::new(0, 16);
-    pub(crate) const TMA_FC: Field = Field::new(16, 16);
-    pub(crate) const MTC_CTC: Field = Field::new(0, 8);
-    pub(crate) const CYC_VALUE: Field = Field::new(0, 64);
-    pub(crate) const MNT_PAYLOAD: Field = Field::new(0, 64);
-    pub(crate) const EXSTOP_IP: Field = Field::new(0, 1);
-    pub(crate) const MWAIT_HINTS: Field = Field::new(0, 32);
-    pub(crate) const MWAIT_EXT: Field = Field::new(32, 32);
-    pub(crate) const PWRE_STATE: Field = Field::new(0, 8);
-    pub(crate) const PWRE_SUB_STATE: Field = Field::new(8, 8);
-    pub(crate) const PWRE_HW: Field = Field::new(16, 1);
-    pub(crate) const PWRX_LAST: Field = Field::new(0, 8);
-    pub(crate) const PWRX_DEEPEST: Field = Field::new(8, 8);
-    pub(crate) const PWRX_INTERRUPT: Field = Field::new(16, 1);
-    pub(crate) const PWRX_STORE: Field = Field::new(17, 1);
-    pub(crate) const PWRX_AUTONOMOUS: Field = Field::new(18, 1);
-    pub(crate) const PTW_PAYLOAD: Field = Field::new(0, 64);
-    pub(crate) const PTW_PLC: Field = Field::new(64, 8);
-    pub(crate) const PTW_IP: Field = Field::new(72, 1);
-    pub(crate) const CFE_TYPE: Field = Field::new(0, 32);
-    pub(crate) const CFE_VECTOR: Field = Field::new(32, 8);
-    pub(crate) const CFE_IP: Field = Field::new(40, 1);
-    pub(crate) const EVD_TYPE: Field = Field::new(0, 32);
-    pub(crate) const EVD_PAYLOAD: Field = Field::new(64, 64);
-    pub(crate) const UNKNOWN_PACKET: Field = Field::new(0, 64);
-    #[cfg(test)]
-    pub(crate) const UNKNOWN_PRIV: Field = Field::new(64, 64);
+    pub const TNT_BIT_SIZE: Field = Field::new(0, 8);
+    pub const TNT_PAYLOAD: Field = Field::new(64, 64);
+    pub const IP_IPC: Field = Field::new(0, 32);
+    pub const IP_IP: Field = Field::new(64, 64);
+    pub const MODE_LEAF: Field = Field::new(0, 32);
+    pub const MODE_EXEC_CSL: Field = Field::new(32, 1);
+    pub const MODE_EXEC_CSD: Field = Field::new(33, 1);
+    pub const MODE_EXEC_IFLAG: Field = Field::new(34, 1);
+    pub const MODE_TSX_INTX: Field = Field::new(32, 1);
+    pub const MODE_TSX_ABRT: Field = Field::new(33, 1);
+    pub const PIP_CR3: Field = Field::new(0, 64);
+    pub const PIP_NR: Field = Field::new(64, 1);
+    pub const VMCS_BASE: Field = Field::new(0, 64);
+    pub const CBR_RATIO: Field = Field::new(0, 8);
+    pub const TSC_TSC: Field = Field::new(0, 64);
+    pub const TMA_CTC: Field = Field::new(0, 16);
+    pub const TMA_FC: Field = Field::new(16, 16);
+    pub const MTC_CTC: Field = Field::new(0, 8);
+    pub const CYC_VALUE: Field = Field::new(0, 64);
+    pub const MNT_PAYLOAD: Field = Field::new(0, 64);
+    pub const EXSTOP_IP: Field = Field::new(0, 1);
+    pub const MWAIT_HINTS: Field = Field::new(0, 32);
+    pub const MWAIT_EXT: Field = Field::new(32, 32);
+    pub const PWRE_STATE: Field = Field::new(0, 8);
+    pub const PWRE_SUB_STATE: Field = Field::new(8, 8);
+    pub const PWRE_HW: Field = Field::new(16, 1);
+    pub const PWRX_LAST: Field = Field::new(0, 8);
+    pub const PWRX_DEEPEST: Field = Field::new(8, 8);
+    pub const PWRX_INTERRUPT: Field = Field::new(16, 1);
+    pub const PWRX_STORE: Field = Field::new(17, 1);
+    pub const PWRX_AUTONOMOUS: Field = Field::new(18, 1);
+    pub const PTW_PAYLOAD: Field = Field::new(0, 64);
+    pub const PTW_PLC: Field = Field::new(64, 8);
+    pub const PTW_IP: Field = Field::new(72, 1);
+    pub const CFE_TYPE: Field = Field::new(0, 32);
+    pub const CFE_VECTOR: Field = Field::new(32, 8);
+    pub const CFE_IP: Field = Field::new(40, 1);
+    pub const EVD_TYPE: Field = Field::new(0, 32);
+    pub const EVD_PAYLOAD: Field = Field::new(64, 64);
+    pub const TRIG_TRBV: Field = Field::new(0, 8);
+    pub const TRIG_ICNT: Field = Field::new(16, 16);
+    pub const TRIG_IP: Field = Field::new(32, 1);
+    pub const TRIG_ICNTV: Field = Field::new(33, 1);
+    pub const TRIG_MULT: Field = Field::new(34, 1);
+    pub const UNKNOWN_PACKET: Field = Field::new(0, 64);
+    pub const UNKNOWN_PRIV: Field = Field::new(64, 64);
+}
+
+/// Converts a mode to `enum pt_exec_mode`.
+#[must_use]
+pub const fn exec_mode(ModeExec { cs_l, cs_d, .. }: ModeExec) -> u64 {
+    match (cs_l, cs_d) {
+        (true, true) => 0,
+        (false, false) => 1,
+        (false, true) => 2,
+        (true, false) => 3,
+    }
 }
 
 impl PtPacket {
-    pub(crate) const fn new(kind: c_int) -> Self {
+    /// Returns a packet of a type, without a size and with a union of zeros.
+    #[must_use]
+    pub const fn new(kind: c_int) -> Self {
         Self { kind, size: 0, payload: [0; 2] }
     }
 
+    /// Sets the bits of a field of the union.
+    #[must_use]
     #[inline(always)]
-    pub(crate) const fn with(mut self, field: Field, value: u64) -> Self {
+    pub const fn with(mut self, field: Field, value: u64) -> Self {
         self.payload[(field.at / 64) as usize] |= (value & field.mask()) << (field.at % 64);
         self
     }
 
     /// Returns the structure as words.
+    #[must_use]
     #[inline(always)]
-    pub(crate) const fn words(&self) -> [u64; 3] {
+    pub const fn words(&self) -> [u64; 3] {
         [self.kind.cast_unsigned() as u64 | (self.size as u64) << 32, self.payload[0], self.payload[1]]
     }
 
-    pub(crate) const fn get(&self, field: Field) -> u64 {
+    /// Returns a field of the union.
+    #[must_use]
+    pub const fn get(&self, field: Field) -> u64 {
         self.payload[(field.at / 64) as usize] >> (field.at % 64) & field.mask()
     }
 
-    pub(crate) const fn flag(&self, field: Field) -> bool {
+    /// Returns true if a field of the union is not zero.
+    #[must_use]
+    pub const fn flag(&self, field: Field) -> bool {
         self.get(field) != 0
     }
 
     /// Returns the address, if the packet has one.
-    pub(crate) fn address(&self) -> Ip {
+    #[must_use]
+    pub fn address(&self) -> Ip {
         let payload = self.get(field::IP_IP);
         match self.get(field::IP_IPC) {
             1 => Ip::Update16(payload),
@@ -170,7 +205,8 @@ impl PtPacket {
     }
 
     /// Returns the mode, if the packet is a MODE.Exec.
-    pub(crate) const fn exec_mode(&self) -> ModeExec {
+    #[must_use]
+    pub const fn exec_mode(&self) -> ModeExec {
         ModeExec {
             cs_l: self.flag(field::MODE_EXEC_CSL),
             cs_d: self.flag(field::MODE_EXEC_CSD),
@@ -179,7 +215,8 @@ impl PtPacket {
     }
 
     /// Returns the packet's fields, if it is a CFE.
-    pub(crate) const fn cfe(&self) -> Cfe {
+    #[must_use]
+    pub const fn cfe(&self) -> Cfe {
         // Each field is as wide as the type, but for the type of event, which has five bits.
         Cfe {
             kind: self.get(field::CFE_TYPE) as u8,
@@ -189,13 +226,15 @@ impl PtPacket {
     }
 
     /// Returns the packet's fields, if it is an EVD.
-    pub(crate) const fn evd(&self) -> Evd {
+    #[must_use]
+    pub const fn evd(&self) -> Evd {
         // The type has six bits.
         Evd { kind: self.get(field::EVD_TYPE) as u8, payload: self.get(field::EVD_PAYLOAD) }
     }
 
     /// Returns the bits of an event, if the packet is a MODE.TSX.
-    pub(crate) const fn tsx(&self) -> u64 {
+    #[must_use]
+    pub const fn tsx(&self) -> u64 {
         // Both have the bits in the same order.
         self.get(field::MODE_TSX_INTX) | self.get(field::MODE_TSX_ABRT) << 1
     }
@@ -216,9 +255,10 @@ impl PtPacket {
         Self::new(kind).with(field::IP_IPC, form).with(field::IP_IP, payload)
     }
 
-    /// Returns the decoder's packet, without its size, or `None` if libipt 2.1.2 does not know it.
+    /// Returns the decoder's packet, without its size, or `None` if that release of libipt does not know it.
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn from_packet(packet: Packet) -> Option<Self> {
+    pub fn from_packet(packet: Packet, release: Release) -> Option<Self> {
         Some(match packet {
             Packet::Pad => Self::new(kind::PAD),
             Packet::Psb => Self::new(kind::PSB),
@@ -284,6 +324,12 @@ impl PtPacket {
             Packet::Evd(Evd { kind, payload }) => {
                 Self::new(kind::EVD).with(field::EVD_TYPE, kind.into()).with(field::EVD_PAYLOAD, payload)
             }
+            Packet::Trig(Trig { trbv, icnt, ip, mult }) if release >= Release::V2_3 => Self::new(kind::TRIG)
+                .with(field::TRIG_TRBV, trbv.into())
+                .with(field::TRIG_ICNT, icnt.unwrap_or(0).into())
+                .with(field::TRIG_IP, ip.into())
+                .with(field::TRIG_ICNTV, icnt.is_some().into())
+                .with(field::TRIG_MULT, mult.into()),
             Packet::Trig(_) | Packet::Bbp(_) | Packet::Bip(_) | Packet::Bep(_) | Packet::Unknown(_) => {
                 return None;
             }

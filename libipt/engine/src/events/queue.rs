@@ -1,6 +1,9 @@
 //! Events that wait for the packet with their address.
 
-use crate::{error::Code, event::PtEvent, query::decoder::Answer};
+use crate::{
+    code::{Answer, Code},
+    event::PtEvent,
+};
 use std::ffi::c_int;
 
 /// Packets that events wait for, as bits: an event may wait for the first of several.
@@ -12,6 +15,8 @@ pub(super) mod binding {
     /// A FUP that belongs to the event alone.
     pub(in crate::events) const OWN_FUP: u8 = 1 << 3;
     pub(in crate::events) const EXSTOP: u8 = 1 << 4;
+    /// A PWRX, with which 2.3 reports the PWRE before it.
+    pub(in crate::events) const PWRX: u8 = 1 << 5;
     pub(in crate::events) const ANY: u8 = u8::MAX;
 }
 

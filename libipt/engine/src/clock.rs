@@ -2,25 +2,28 @@
 //! contradict it.
 
 use crate::{
-    config::PtConfig, error::Code, event::PtEvent, event::flag, packet::PtPacket, packet::field, packet::kind,
+    code::{Answer, Code},
+    event::{PtEvent, flag},
+    packet::{PtPacket, field, kind},
 };
 use pugmark_decoder_core::{
     config::Clocks,
     packet::{Cyc, Mtc, Tma, Tsc},
     time::{Calibration, Estimate, TimeError},
 };
-use std::ffi::c_int;
 
 /// The current time, and the state that later packets update it from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Clock {
-    pub(crate) time: Estimate,
-    pub(crate) calibration: Calibration,
+pub struct Clock {
+    /// The time.
+    pub time: Estimate,
+    /// The length of core cycles.
+    pub calibration: Calibration,
 }
 
 /// Converts an error of the time layer. A configuration without the processor's clocks is no error: it only makes the
 /// time less exact.
-fn answer(result: Result<(), TimeError>) -> Result<(), c_int> {
+fn answer(result: Result<(), TimeError>) -> Answer<()> {
     match result {
         Ok(()) | Err(TimeError::UnknownRatio) => Ok(()),
         Err(error) => Err(Code::from(error).status()),
@@ -28,33 +31,53 @@ fn answer(result: Result<(), TimeError>) -> Result<(), c_int> {
 }
 
 impl Clock {
-    pub(crate) fn tsc(&mut self, packet: Tsc, in_psb: bool) {
+    /// Applies a TSC.
+    pub fn tsc(&mut self, packet: Tsc, in_psb: bool) {
         self.calibration.tsc(packet, in_psb);
         self.time.tsc(packet);
     }
 
-    pub(crate) fn cbr(&mut self, ratio: u8, in_psb: bool, clocks: &Clocks) -> Result<(), c_int> {
+    /// Applies a CBR.
+    ///
+    /// # Errors
+    /// The packet contradicts the time.
+    pub fn cbr(&mut self, ratio: u8, in_psb: bool, clocks: &Clocks) -> Answer<()> {
         answer(self.calibration.cbr(ratio, in_psb, clocks))?;
         answer(self.time.cbr(ratio))
     }
 
-    pub(crate) fn tma(&mut self, packet: Tma, clocks: &Clocks) -> Result<(), c_int> {
+    /// Applies a TMA.
+    ///
+    /// # Errors
+    /// The packet contradicts the time.
+    pub fn tma(&mut self, packet: Tma, clocks: &Clocks) -> Answer<()> {
         answer(self.time.tma(packet, clocks))
     }
 
-    pub(crate) fn mtc(&mut self, packet: Mtc, clocks: &Clocks) -> Result<(), c_int> {
+    /// Applies a MTC.
+    ///
+    /// # Errors
+    /// The packet contradicts the time.
+    pub fn mtc(&mut self, packet: Mtc, clocks: &Clocks) -> Answer<()> {
         answer(self.calibration.mtc(packet, clocks))?;
         answer(self.time.mtc(packet, clocks))
     }
 
-    pub(crate) fn cyc(&mut self, packet: Cyc, clocks: &Clocks) -> Result<(), c_int> {
+    /// Applies a CYC.
+    ///
+    /// # Errors
+    /// The packet contradicts the time.
+    pub fn cyc(&mut self, packet: Cyc, clocks: &Clocks) -> Answer<()> {
         self.calibration.cyc(packet);
         let ratio = self.calibration.ratio().unwrap_or(0);
         answer(self.time.cyc(packet, ratio, clocks))
     }
 
     /// Applies a packet outside a PSB+ if it is a timing packet.
-    pub(crate) fn apply(&mut self, packet: &PtPacket, clocks: &Clocks) -> Result<(), c_int> {
+    ///
+    /// # Errors
+    /// The packet contradicts the time.
+    pub fn apply(&mut self, packet: &PtPacket, clocks: &Clocks) -> Answer<()> {
         // Each field is as wide as the type.
         match packet.kind {
             kind::TSC => {
@@ -73,23 +96,12 @@ impl Clock {
     }
 
     /// Gives an event the current time.
-    pub(crate) fn stamp(&self, event: &mut PtEvent) {
+    pub fn stamp(&self, event: &mut PtEvent) {
         event.tsc = self.time.relative();
         event.lost_mtc = self.time.lost_mtc();
         event.lost_cyc = self.time.lost_cyc();
         if self.time.time().is_ok() {
             event.flags |= flag::HAS_TSC;
         }
-    }
-}
-
-/// Returns the processor's clocks in a configuration.
-pub(crate) fn clocks(config: &PtConfig) -> Clocks {
-    Clocks {
-        mtc_freq: config.mtc_freq,
-        nom_freq: config.nom_freq,
-        cpuid_15h_eax: config.cpuid_15h_eax,
-        cpuid_15h_ebx: config.cpuid_15h_ebx,
-        ..Clocks::UNKNOWN
     }
 }

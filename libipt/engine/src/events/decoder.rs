@@ -2,17 +2,14 @@
 
 use super::queue::WaitingEvents;
 use crate::{
-    clock::{Clock, clocks},
-    config::{PtConfig, PtErrata},
-    error::Code,
+    Clock, EventData, PacketDecoder, Release, TraceBytes,
+    code::{Answer, Code},
     event::{PtEvent, flag},
-    event_trace::EventData,
     packet::{PtPacket, kind},
-    packets::PacketDecoder,
-    query::decoder::Answer,
 };
 use pugmark_decoder_core::{
     config::Clocks,
+    errata::Errata,
     last_ip::LastIp,
     packet::{ModeExec, PSB},
 };
@@ -27,17 +24,27 @@ pub(super) enum Step {
     More,
 }
 
-/// Flags in the configuration.
-pub(crate) const KEEP_CALIBRATION: u32 = 1 << 0;
-pub(crate) const INTERRUPT_FLAG_EVENTS: u32 = 1 << 1;
+/// The processor, and the caller's choices.
+#[derive(Clone, Copy, Debug)]
+pub struct EventOptions {
+    /// The processor's errata.
+    pub errata: Errata,
+    /// The processor's clocks.
+    pub clocks: Clocks,
+    /// True to keep the measured length of core cycles at an overflow.
+    pub keep_calibration: bool,
+    /// True if changes of the interrupt flag are events.
+    pub iflags: bool,
+    /// The release whose events are wanted.
+    pub release: Release,
+}
 
-/// `struct pt_event_decoder`.
-#[derive(Debug)]
-pub struct EventDecoder {
-    pub(crate) config: PtConfig,
-    flags: u32,
-    pub(super) clocks: Clocks,
-    pub(super) packets: PacketDecoder,
+/// `struct pt_event_decoder`: makes an event of everything in a trace, also of branches. Events have the addresses and
+/// times of packets; no code is read.
+#[derive(Clone, Debug)]
+pub struct EventDecoder<T> {
+    pub(super) options: EventOptions,
+    pub(super) packets: PacketDecoder<T>,
     /// The current packet. After an error the packet is invalid, and the error is the status.
     pub(super) packet: PtPacket,
     pub(super) status: c_int,
@@ -54,18 +61,12 @@ pub struct EventDecoder {
     pub(super) bound: bool,
 }
 
-impl EventDecoder {
-    /// # Safety
-    /// As in [`pt_evt_alloc_decoder`](super::pt_evt_alloc_decoder).
-    pub(super) unsafe fn new(mut config: PtConfig) -> Self {
-        let [flags, ..] = std::mem::take(&mut config.flags);
-        // SAFETY: by contract.
-        let packets = unsafe { PacketDecoder::new(config) };
+impl<T: TraceBytes> EventDecoder<T> {
+    /// Starts without a position.
+    pub fn new(trace: T, options: EventOptions) -> Self {
         Self {
-            config,
-            flags,
-            clocks: clocks(&config),
-            packets,
+            options,
+            packets: PacketDecoder::new(trace, options.errata, options.release),
             packet: PtPacket::new(kind::INVALID),
             status: Code::NoSync.status(),
             ip: LastIp::new(),
@@ -93,24 +94,10 @@ impl EventDecoder {
         self.data = EventData::NONE;
     }
 
-    pub(super) fn has(&self, erratum: u32) -> bool {
-        self.config.errata.has(erratum)
-    }
-
-    /// Returns true if calibration is kept over an overflow.
-    pub(super) fn keeps_calibration(&self) -> bool {
-        self.flags & KEEP_CALIBRATION != 0
-    }
-
-    /// Returns true if changes of the interrupt flag are events.
-    pub(super) fn has_interrupt_flag_events(&self) -> bool {
-        self.flags & INTERRUPT_FLAG_EVENTS != 0
-    }
-
     /// Fetches the next packet that is no PAD. An error is kept for the next event.
     pub(super) fn fetch(&mut self) {
         loop {
-            match next(&mut self.packets) {
+            match self.packets.next_repaired() {
                 Ok(packet) => self.packet = packet,
                 Err(status) => {
                     self.packet = PtPacket::new(kind::INVALID);
@@ -178,26 +165,38 @@ impl EventDecoder {
         }
     }
 
-    pub(super) fn sync_forward(&mut self) -> Answer<()> {
+    /// Goes to the next PSB, and reads its PSB+.
+    ///
+    /// # Errors
+    /// [`Code::EndOfStream`] if there is none, and errors of the PSB+.
+    pub fn sync_forward(&mut self) -> Answer<()> {
         self.reset();
-        succeeded(self.packets.sync_forward())?;
+        self.packets.sync_forward()?;
         self.start()
     }
 
-    pub(super) fn sync_set(&mut self, offset: u64) -> Answer<()> {
+    /// Goes to the PSB at `offset`, and reads its PSB+.
+    ///
+    /// # Errors
+    /// [`Code::NoSync`] if there is none, and errors of the PSB+.
+    pub fn sync_set(&mut self, offset: u64) -> Answer<()> {
         self.reset();
-        succeeded(self.packets.sync_set(offset))?;
+        self.packets.sync_set(offset)?;
         self.start()
     }
 
-    pub(super) fn sync_backward(&mut self) -> Answer<()> {
-        let start = self.packets.position().unwrap_or(self.config.len());
+    /// Goes to the last PSB before the current packet, and reads its PSB+.
+    ///
+    /// # Errors
+    /// As in [`sync_forward`](Self::sync_forward).
+    pub fn sync_backward(&mut self) -> Answer<()> {
+        let start = self.packets.position().unwrap_or(self.packets.trace().bytes().len() as u64);
         let mut last = start;
         loop {
             self.reset();
             loop {
                 let from = self.packets.position();
-                succeeded(self.packets.sync_backward())?;
+                self.packets.sync_backward()?;
                 let found = self.packets.position().unwrap_or(0);
                 if found < last {
                     last = found;
@@ -205,7 +204,7 @@ impl EventDecoder {
                 }
                 // In a run of PSBs the search finds the last one from each of them; libipt never returns there.
                 if from == Some(found) {
-                    succeeded(self.packets.sync_set(found.saturating_sub(PSB.len() as u64)))?;
+                    self.packets.sync_set(found.saturating_sub(PSB.len() as u64))?;
                 }
             }
             let started = self.start();
@@ -216,17 +215,23 @@ impl EventDecoder {
         }
     }
 
-    /// Returns the offset of the current packet.
-    pub(super) fn offset(&self) -> Option<u64> {
+    /// Returns the offset of the current packet, which the next event comes from; `None` before the first
+    /// synchronisation.
+    pub fn offset(&self) -> Option<u64> {
         self.packets.position().map(|position| position.wrapping_sub(self.packet.size.into()))
     }
 
-    pub(super) fn sync_offset(&self) -> Option<u64> {
+    /// Returns the offset of the last synchronisation.
+    pub fn sync_offset(&self) -> Option<u64> {
         self.packets.sync_position()
     }
 
     /// Returns the next event.
-    pub(super) fn next(&mut self) -> Answer<PtEvent> {
+    ///
+    /// # Errors
+    /// The packets contradict each other, cannot be read, or end.
+    #[allow(clippy::should_implement_trait, reason = "after an error it goes on")]
+    pub fn next(&mut self) -> Answer<PtEvent> {
         while self.step()? == Step::More {
             if self.event.is_some() {
                 return Err(Code::Internal.status());
@@ -242,7 +247,7 @@ impl EventDecoder {
         match self.packet.kind {
             kind::TNT_8 | kind::TNT_64 => self.tnt(),
             kind::TSC | kind::TMA | kind::MTC | kind::CYC => {
-                self.clock.apply(&self.packet, &self.clocks)?;
+                self.clock.apply(&self.packet, &self.options.clocks)?;
                 Ok(Step::More)
             }
             kind::FUP => self.fup(),
@@ -262,22 +267,4 @@ impl EventDecoder {
             _ => self.other(),
         }
     }
-}
-
-/// Converts the status that a function has returned.
-fn succeeded(status: c_int) -> Answer<()> {
-    if status < 0 { Err(status) } else { Ok(()) }
-}
-
-/// Returns the next packet as libipt reads it since 2.1: erratum SKD007 is repaired here, and the trace ends where
-/// SKZ84 has led past its end.
-pub(super) fn next(packets: &mut PacketDecoder) -> Answer<PtPacket> {
-    if packets.is_after_end() {
-        return Err(Code::EndOfStream.status());
-    }
-    let (packet, _) = packets.next()?;
-    if packet.kind == kind::CYC && packets.has(PtErrata::SKD007) && packets.skip_cut_off_cyc(&packet) {
-        return Ok(PtPacket { size: 2, ..PtPacket::new(kind::OVF) });
-    }
-    Ok(packet)
 }

@@ -1,15 +1,14 @@
 //! The PSB+: its contents become events at its end.
 
 use super::{
-    decoder::{EventDecoder, Step, next},
+    decoder::{EventDecoder, Step},
     queue::binding,
 };
 use crate::{
-    config::PtErrata,
-    error::Code,
+    TraceBytes,
+    code::{Answer, Code},
     event::{PtEvent, flag, kind as event_kind},
-    packet::{LEAF_EXEC, field, kind},
-    query::{decoder::Answer, packets::exec_mode},
+    packet::{LEAF_EXEC, exec_mode, field, kind},
 };
 use pugmark_decoder_core::{
     last_ip::LastIp,
@@ -23,7 +22,7 @@ const fn status(kind: std::ffi::c_int, variant: [u64; 3]) -> PtEvent {
     event
 }
 
-impl EventDecoder {
+impl<T: TraceBytes> EventDecoder<T> {
     /// Reads a PSB+ to its end, where its events wait.
     pub(super) fn psb(&mut self) -> Answer<()> {
         if self.waiting.has(binding::ANY) || self.data.is_some() {
@@ -38,7 +37,7 @@ impl EventDecoder {
             self.fetch();
             match self.packet.kind {
                 kind::FUP => self.header_fup()?,
-                kind::TMA | kind::MTC | kind::CYC => self.clock.apply(&self.packet, &self.clocks)?,
+                kind::TMA | kind::MTC | kind::CYC => self.clock.apply(&self.packet, &self.options.clocks)?,
                 kind::TSC => self.clock.tsc(Tsc { tsc: self.packet.get(field::TSC_TSC) }, true),
                 kind::MODE | kind::PIP | kind::VMCS | kind::MNT | kind::CBR => self.header_event()?,
                 kind::PSBEND => {
@@ -73,7 +72,7 @@ impl EventDecoder {
     fn header_fup(&mut self) -> Answer<()> {
         let ip = self.packet.address();
         self.enabled = ip != Ip::Suppressed;
-        if self.has(PtErrata::BDM70) && self.is_bdm70()? {
+        if self.options.errata.bdm70 && self.is_bdm70()? {
             self.enabled = false;
         }
         if self.enabled {
@@ -86,7 +85,7 @@ impl EventDecoder {
     fn is_bdm70(&self) -> Answer<bool> {
         let mut packets = self.packets.clone();
         loop {
-            let packet = match next(&mut packets) {
+            let packet = match packets.next_repaired() {
                 Ok(packet) => packet,
                 Err(error) if error == Code::EndOfStream.status() => return Ok(false),
                 Err(error) => return Err(error),
@@ -107,7 +106,7 @@ impl EventDecoder {
             kind::CBR => {
                 let ratio = packet.get(field::CBR_RATIO);
                 // The field has eight bits.
-                self.clock.cbr(ratio as u8, true, &self.clocks)?;
+                self.clock.cbr(ratio as u8, true, &self.options.clocks)?;
                 status(event_kind::CBR, [ratio, 0, 0])
             }
             kind::PIP => {
@@ -125,7 +124,7 @@ impl EventDecoder {
 
     fn header_mode_exec(&mut self) -> Answer<()> {
         let now = self.packet.exec_mode();
-        let with_flag = self.has_interrupt_flag_events();
+        let with_flag = self.options.iflags;
         let is_other = |known: ModeExec| {
             known.cs_l != now.cs_l || known.cs_d != now.cs_d || with_flag && known.iflag != now.iflag
         };

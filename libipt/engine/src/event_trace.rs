@@ -1,7 +1,8 @@
 //! Event Trace: a CFE packet gives a control-flow event, EVD packets before it its details.
 
 use crate::{
-    error::Code,
+    Release,
+    code::Code,
     event::{PtEvent, flag, kind},
 };
 use pugmark_decoder_core::packet::{Cfe, Evd};
@@ -20,6 +21,9 @@ mod cfe {
     pub(super) const SHUTDOWN: u8 = 10;
     pub(super) const UINTR: u8 = 12;
     pub(super) const UIRET: u8 = 13;
+    // Since 2.2.
+    pub(super) const SWINTR: u8 = 14;
+    pub(super) const SYSCALL: u8 = 15;
 }
 
 /// `enum pt_evd_type`.
@@ -31,7 +35,7 @@ mod evd {
 
 /// The packet that an event of a CFE packet waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binding {
+pub enum Binding {
     /// A FUP of its own.
     OwnFup,
     /// The FUP that begins its asynchronous branch, too.
@@ -42,7 +46,7 @@ pub(crate) enum Binding {
 
 /// Returns the kind of event of a CFE type, and the packet that a CFE without an address waits for while tracing is
 /// enabled.
-const fn kind_of(cfe: u8) -> Option<(std::ffi::c_int, Binding)> {
+fn kind_of(cfe: u8, release: Release) -> Option<(std::ffi::c_int, Binding)> {
     Some(match cfe {
         cfe::INTR => (kind::INTERRUPT, Binding::BranchFup),
         cfe::IRET => (kind::IRET, Binding::Nothing),
@@ -55,28 +59,37 @@ const fn kind_of(cfe: u8) -> Option<(std::ffi::c_int, Binding)> {
         cfe::SHUTDOWN => (kind::SHUTDOWN, Binding::Nothing),
         cfe::UINTR => (kind::UINTR, Binding::BranchFup),
         cfe::UIRET => (kind::UIRET, Binding::Nothing),
+        cfe::SWINTR if release >= Release::V2_3 => (kind::SWINTR, Binding::BranchFup),
+        cfe::SYSCALL if release >= Release::V2_3 => (kind::SYSCALL, Binding::Nothing),
         _ => return None,
     })
 }
 
-/// Returns whether libipt 2.1.2 has an event for this type of CFE.
-pub(crate) const fn is_known(cfe: u8) -> bool {
-    kind_of(cfe).is_some()
+/// Returns whether a release of libipt has an event for this type of CFE.
+#[must_use]
+pub fn is_known(cfe: u8, release: Release) -> bool {
+    kind_of(cfe, release).is_some()
 }
 
 /// The contents of the EVD packets before a CFE packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EventData(Option<PtEvent>);
+pub struct EventData(Option<PtEvent>);
 
 impl EventData {
-    pub(crate) const NONE: Self = Self(None);
+    /// Nothing.
+    pub const NONE: Self = Self(None);
 
-    pub(crate) const fn is_some(&self) -> bool {
+    /// Returns true if there are contents that no CFE packet has taken.
+    #[must_use]
+    pub const fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
     /// Adds the contents of a packet.
-    pub(crate) fn add(&mut self, Evd { kind, payload }: Evd) -> Result<(), Code> {
+    ///
+    /// # Errors
+    /// The packet contradicts those before it.
+    pub fn add(&mut self, Evd { kind, payload }: Evd) -> Result<(), Code> {
         let (bit, word) = match kind {
             evd::CR2 if self.is_some() => return Err(Code::BadContext),
             evd::CR2 => {
@@ -98,9 +111,17 @@ impl EventData {
 
     /// Takes the contents, and returns the event of a CFE packet with them and the packet that it waits for. `None`:
     /// there is no event for that type.
-    pub(crate) fn event(&mut self, packet: Cfe, enabled: bool) -> Result<Option<(PtEvent, Binding)>, Code> {
+    ///
+    /// # Errors
+    /// The packet contradicts those before it.
+    pub fn event(
+        &mut self,
+        packet: Cfe,
+        enabled: bool,
+        release: Release,
+    ) -> Result<Option<(PtEvent, Binding)>, Code> {
         let data = self.0.take();
-        let Some((kind, alone)) = kind_of(packet.kind) else {
+        let Some((kind, alone)) = kind_of(packet.kind, release) else {
             return if data.is_some() { Err(Code::Internal) } else { Ok(None) };
         };
         let mut event = data.unwrap_or(PtEvent::new(kind, [0; 3]));
@@ -112,7 +133,7 @@ impl EventData {
             // The first byte has flags.
             cfe::INTR => vector << 8,
             cfe::VM_EXIT_INTR => vector << 8 | flag::VMEXIT_HAS_VECTOR,
-            cfe::SIPI | cfe::UINTR => vector,
+            cfe::SIPI | cfe::UINTR | cfe::SWINTR => vector,
             _ => 0,
         };
         // These occur while nothing executes.

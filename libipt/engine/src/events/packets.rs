@@ -5,19 +5,19 @@ use super::{
     queue::binding,
 };
 use crate::{
-    error::Code,
+    Release, TraceBytes,
+    code::{Answer, Code},
     event::{PtEvent, flag, kind as event_kind},
-    packet::{LEAF_EXEC, field, kind},
-    query::{decoder::Answer, packets::exec_mode},
+    packet::{LEAF_EXEC, exec_mode, field, kind},
 };
 
-impl EventDecoder {
+impl<T: TraceBytes> EventDecoder<T> {
     /// Applies a packet outside a PSB+ that is neither a branch nor a timing packet.
     pub(super) fn other(&mut self) -> Answer<Step> {
         let packet = self.packet;
         let event = match packet.kind {
             kind::CBR => {
-                self.clock.apply(&packet, &self.clocks)?;
+                self.clock.apply(&packet, &self.options.clocks)?;
                 PtEvent::new(event_kind::CBR, [packet.get(field::CBR_RATIO), 0, 0])
             }
             kind::MODE if packet.get(field::MODE_LEAF) == LEAF_EXEC => return self.mode_exec(),
@@ -32,10 +32,9 @@ impl EventDecoder {
                 self.waiting.push(binding::EXSTOP, event)?;
                 return Ok(Step::More);
             }
-            // The packet and the event have the same bits.
-            kind::PWRE => PtEvent::new(event_kind::PWRE, [packet.payload[0], 0, 0]),
-            kind::PWRX => PtEvent::new(event_kind::PWRX, [packet.payload[0], 0, 0]),
+            kind::PWRE | kind::PWRX => return self.sleep(),
             kind::PTW => return self.ptw(),
+            kind::TRIG => return self.trig(),
             _ => return Err(Code::BadOpcode.status()),
         };
         Ok(self.publish_alone(event))
@@ -52,7 +51,7 @@ impl EventDecoder {
             (known.cs_l, known.cs_d) = (now.cs_l, now.cs_d);
             is_event = true;
         }
-        if self.has_interrupt_flag_events() && before.is_none_or(|before| before.iflag != now.iflag) {
+        if self.options.iflags && before.is_none_or(|before| before.iflag != now.iflag) {
             self.waiting.push(BINDING, PtEvent::new(event_kind::IFLAGS, [now.iflag.into(), 0, 0]))?;
             known.iflag = now.iflag;
             is_event = true;
@@ -119,6 +118,47 @@ impl EventDecoder {
             None => {}
         }
         self.with_fup(event, has_ip)
+    }
+
+    /// Applies a PWRE or PWRX. In 2.3 a PWRE is reported, with its own time, when its PWRX is read.
+    fn sleep(&mut self) -> Answer<Step> {
+        // The packet and the event have the same bits.
+        let variant = [self.packet.payload[0], 0, 0];
+        if self.packet.kind == kind::PWRX {
+            if let Some(entry) = self.waiting.take(binding::PWRX) {
+                self.event = Some(entry);
+                return Ok(Step::Event);
+            }
+            return Ok(self.publish_alone(PtEvent::new(event_kind::PWRX, variant)));
+        }
+        let mut entry = PtEvent::new(event_kind::PWRE, variant);
+        if self.options.release < Release::V2_3 {
+            return Ok(self.publish_alone(entry));
+        }
+        self.clock.stamp(&mut entry);
+        self.waiting.push(binding::PWRX, entry)?;
+        Ok(Step::More)
+    }
+
+    /// Applies a TRIG. Its place is a FUP, or a number of instructions after the last address; it can have none.
+    fn trig(&mut self) -> Answer<Step> {
+        let bits = |field| self.packet.get(field);
+        let (icnt, has_count) = (bits(field::TRIG_ICNT), self.packet.flag(field::TRIG_ICNTV));
+        let mut event =
+            PtEvent::new(event_kind::TRIG, [bits(field::TRIG_TRBV) | icnt << 16, 0, bits(field::TRIG_MULT)]);
+        let has_ip = self.packet.flag(field::TRIG_IP);
+        // With a FUP the count is zero, and without tracing there is nothing to count.
+        if has_ip && (!has_count || icnt != 0) || has_count && icnt != 0 && !self.enabled {
+            return Err(Code::BadPacket.status());
+        }
+        if has_ip {
+            self.waiting.push(binding::OWN_FUP, event)?;
+            return Ok(Step::More);
+        }
+        if !has_count {
+            event.flags |= flag::IP_SUPPRESSED;
+        }
+        Ok(self.publish_alone(event))
     }
 
     fn ptw(&mut self) -> Answer<Step> {
