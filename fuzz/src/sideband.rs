@@ -2,7 +2,8 @@
 
 use crate::heap;
 use arbitrary::{Result, Unstructured};
-use pugmark_decoder_core::event::EventDecoder;
+use pugmark_decoder_core::{config::Clocks, errata::Errata};
+use pugmark_ipt::{EventDecoder, EventOptions, Release};
 use pugmark_ipt_programs::{
     code::SectionCache,
     sideband::{Follower, ImagePlan, MergedStreams, ProcessImages, RecordLayout, ShowOptions, Stream},
@@ -83,9 +84,16 @@ fn apply(streams: &[Stream], show: ShowOptions) {
     let images = ProcessImages::new(plan, &cache);
     let mut lines = Lines::default();
     let mut follower = Follower::new(streams, &images, show, true, &mut lines).expect("lines take all");
-    let mut decoder = EventDecoder::new(TRACE);
-    while decoder.sync_forward().is_some() {
-        while let Ok(Some(event)) = decoder.next() {
+    let options = EventOptions {
+        errata: Errata::NONE,
+        clocks: Clocks::UNKNOWN,
+        keep_calibration: false,
+        iflags: false,
+        release: Release::V2_3,
+    };
+    let mut decoder = EventDecoder::new(TRACE, options);
+    while decoder.sync_forward().is_ok() {
+        while let Ok(event) = decoder.next() {
             follower.event(&event, &mut lines).expect("lines take all");
         }
     }

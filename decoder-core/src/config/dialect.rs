@@ -1,7 +1,7 @@
 //! Deviations of libipt from the manual, in one place: a function for each rule in which they differ.
 //!
-//! The decoder follows the manual. For `ptxed`, which must get libipt's results, it decodes as libipt 2.3 does,
-//! including libipt's gaps and late reports. No other file compares dialects. Each function has one result for a
+//! The decoder follows the manual. For comparisons with libipt it decodes as libipt 2.3 does, including libipt's gaps
+//! and late reports. No other file compares dialects. Each function has one result for a
 //! configuration and is called only where its rule applies, so a trace without the case costs nothing.
 
 use crate::{error::ErrorKind, mode::ExecMode};

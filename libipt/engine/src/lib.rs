@@ -9,6 +9,7 @@
 //!   PtPacket        PtEvent    instructions between the events, as ptxed shows them
 //! ```
 
+mod blocks;
 mod clock;
 mod code;
 mod event_text;
@@ -22,6 +23,7 @@ pub mod event;
 pub mod packet;
 pub mod packets;
 
+pub use blocks::{Block, BlockDecoder, BlockInsn, BlockOptions, FlowStatus};
 pub use clock::Clock;
 pub use code::{Answer, Code};
 pub use event_text::{EventText, event_text};

@@ -91,34 +91,6 @@ impl Iterator for LibiptPackets<'_> {
     }
 }
 
-/// An opcode after `02` that neither the manual nor libipt has.
-const UNKNOWN: u8 = 0x01;
-
-/// Rewrites a trace in which libipt and the manual read a packet differently, so that a reader of the manual finds what
-/// libipt finds: the same packets and errors at the same offsets. Of the configuration the errata count.
-pub fn to_manual(trace: &mut [u8], config: Config<'_>) {
-    let mut changes = vec![];
-    let mut packets = LibiptPackets::new(trace, config);
-    while packets.sync_forward().is_some() {
-        for read in packets.by_ref() {
-            let (offset, byte) = match read {
-                Ok((offset, Packet::Pwre(pwre))) => (offset + 2, u8::from(pwre.hw) << 7),
-                Ok((offset, Packet::Evd(evd))) => (offset + 2, evd.kind),
-                Err(Error { offset, kind: ErrorKind::UnknownExtendedOpcode(_) }) => (offset + 1, UNKNOWN),
-                _ => continue,
-            };
-            // An offset in the trace fits.
-            let place = offset as usize;
-            if trace[place] != byte {
-                changes.push((place, byte));
-            }
-        }
-    }
-    for (place, byte) in changes {
-        trace[place] = byte;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,67 +128,5 @@ mod tests {
         }
         let evd = [0x02, 0x53, 0xe2, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(parse(&evd, &MANUAL), Ok(Some((Packet::Evd(Evd { kind: 2, payload: 0 }), 11))));
-    }
-
-    /// Makes random packets of those that are read differently, and others, some of them cut off.
-    fn traces() -> impl Iterator<Item = Vec<u8>> {
-        let mut state = 0x9e37_79b9_u64;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
-        (0..2000).map(move |_| {
-            let mut trace = PSB.to_vec();
-            for _ in 0..random(12) {
-                let byte = random(256) as u8;
-                match random(9) {
-                    0 => trace.extend([0x02, 0x22, byte, 0x12]),
-                    1 => trace.extend([0x02, 0x53, byte, 1, 2, 3, 4, 5, 6, 7, 8]),
-                    2 => trace.extend([0x02, 0x63, byte]),
-                    3 => trace.extend([0x02, 0x33]),
-                    4 => trace.extend(PSB),
-                    5 => trace.push(byte),
-                    _ => trace.extend([0x02, 0x23, 0x00]),
-                }
-            }
-            trace.truncate(trace.len() - random(4) as usize);
-            trace
-        })
-    }
-
-    /// A packet with its offset, or an error's offset and text.
-    type Found = Result<(u64, Packet), (u64, &'static str)>;
-
-    fn all(trace: &[u8]) -> Vec<Found> {
-        let mut packets = LibiptPackets::new(trace, MANUAL);
-        let mut found = vec![];
-        while packets.sync_forward().is_some() {
-            found.extend(packets.by_ref().map(|read| read.map_err(text)));
-        }
-        found
-    }
-
-    fn text(error: Error) -> (u64, &'static str) {
-        (error.offset, crate::Code::from(error.kind).text())
-    }
-
-    #[test]
-    fn a_rewritten_trace_has_by_the_manual_what_libipt_finds_in_the_other() {
-        let (mut count, mut changed) = (0, 0);
-        for trace in traces() {
-            let mut rewritten = trace.clone();
-            to_manual(&mut rewritten, MANUAL);
-            let mut packets = Packets::new(&rewritten);
-            let mut found = vec![];
-            while packets.sync_forward().is_some() {
-                found.extend(packets.by_ref().map(|read| read.map_err(text)));
-            }
-            assert_eq!(found, all(&trace), "{trace:02x?}");
-            count += found.len();
-            changed += usize::from(rewritten != trace);
-        }
-        assert!(count > 5000 && changed > 1000, "{count} packets, {changed} traces");
     }
 }

@@ -59,6 +59,8 @@ pub struct EventDecoder<T> {
     pub(super) enabled: bool,
     /// True if an event has used the current packet, which then is no event of its own.
     pub(super) bound: bool,
+    /// The offset of the packet that the last event or error came from, and that after it.
+    event_at: Option<(u64, u64)>,
 }
 
 impl<T: TraceBytes> EventDecoder<T> {
@@ -77,6 +79,7 @@ impl<T: TraceBytes> EventDecoder<T> {
             mode: None,
             enabled: false,
             bound: false,
+            event_at: None,
         }
     }
 
@@ -155,6 +158,7 @@ impl<T: TraceBytes> EventDecoder<T> {
 
     /// Starts at the PSB where the packet decoder is.
     fn start(&mut self) -> Answer<()> {
+        self.event_at = None;
         self.status = 0;
         self.fetch();
         match self.packet.kind {
@@ -221,6 +225,16 @@ impl<T: TraceBytes> EventDecoder<T> {
         self.packets.position().map(|position| position.wrapping_sub(self.packet.size.into()))
     }
 
+    /// Returns the offset of the packet that the last event or error came from, and that after it.
+    pub(crate) const fn event_at(&self) -> Option<(u64, u64)> {
+        self.event_at
+    }
+
+    /// Returns the offset after the current packet.
+    pub(crate) const fn position(&self) -> Option<u64> {
+        self.packets.position()
+    }
+
     /// Returns the offset of the last synchronisation.
     pub fn sync_offset(&self) -> Option<u64> {
         self.packets.sync_position()
@@ -232,14 +246,17 @@ impl<T: TraceBytes> EventDecoder<T> {
     /// The packets contradict each other, cannot be read, or end.
     #[allow(clippy::should_implement_trait, reason = "after an error it goes on")]
     pub fn next(&mut self) -> Answer<PtEvent> {
-        while self.step()? == Step::More {
+        loop {
+            self.event_at = self.offset().zip(self.position());
+            if self.step()? == Step::Event {
+                return self.event.take().ok_or(Code::Internal.status());
+            }
             if self.event.is_some() {
                 return Err(Code::Internal.status());
             }
             self.bound = false;
             self.fetch();
         }
-        self.event.take().ok_or(Code::Internal.status())
     }
 
     /// Applies the current packet.

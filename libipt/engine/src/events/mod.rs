@@ -7,5 +7,7 @@ mod overflow;
 mod packets;
 mod psb;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub use decoder::{EventDecoder, EventOptions};

@@ -6,9 +6,8 @@ use crate::code::{MappedSection, SectionCache};
 use crate::file::FileRange;
 use crate::recording::{RecordingFiles, clocks_or};
 use crate::sideband::{self, RecordLayout, Stream};
-use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
+use pugmark_decoder_core::config::{self, Flags, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Errata};
-use pugmark_ipt::packets;
 use pugmark_tools::{cpu, sideband::StreamConfig};
 use std::io::{self, Write};
 
@@ -354,11 +353,8 @@ impl Reader {
             Decoder::Insn => self.keep_insn,
             Decoder::Block => self.keep_block,
         };
-        let flags = Flags { keep_calibration, statuses: true, ..self.config.flags };
-        // libipt's event decoder does not allow for it.
-        let errata = Errata { skl168: false, ..errata };
-        self.options.config = config::Config { dialect: Dialect::Libipt, errata, flags, ..self.config };
-        packets::to_manual(&mut self.options.trace, self.options.config);
+        let flags = Flags { keep_calibration, ..self.config.flags };
+        self.options.config = config::Config { errata, flags, ..self.config };
         (self.options.end_on_call, self.options.end_on_jump) = (self.end_on_call, self.end_on_jump);
         Ok(())
     }

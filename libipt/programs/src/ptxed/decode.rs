@@ -1,19 +1,21 @@
 //! Decodes a trace and writes its lines.
 
 use super::PtxedOptions;
-use super::block::Goal;
-use super::diagnose::{LastInsn, is_fetch_error};
+use super::diagnose::LastInsn;
 use super::lines::{Lines, ShownBytes};
 use crate::code;
 use crate::sideband::{Follower, ImagePlan, ProcessImages};
-use pugmark_decoder_core::event::{Event, EventKind};
-use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder, Placed, Recovered};
-use pugmark_decoder_core::image::{Image, Window};
-use pugmark_decoder_core::insn::{self, MAX_LEN};
-use pugmark_decoder_core::packet::PSB;
-use pugmark_decoder_core::{Error, ErrorKind};
-use pugmark_ipt::{Code, event_text};
+use pugmark_decoder_core::image::{Asid, Image, Window};
+use pugmark_decoder_core::insn::MAX_LEN;
+use pugmark_ipt::event::flag;
+use pugmark_ipt::{
+    Answer, Block, BlockDecoder, BlockInsn, BlockOptions, Code, EventOptions, FlowStatus, Release, event_text,
+};
+use std::ffi::c_int;
 use std::io::{self, Write};
+
+/// The status that ends the trace.
+const END: c_int = Code::EndOfStream.status();
 
 /// Writes a line for each instruction and event of the trace to `out`.
 ///
@@ -30,9 +32,9 @@ pub fn decode(mut options: PtxedOptions, out: &mut dyn Write) -> io::Result<()> 
     let sections = code::sections(&options.code.first, &options.cache);
     let mut run = Run {
         options: &options,
-        decoder: InsnDecoder::with_config(&options.trace, Image::new(&sections), options.config),
+        decoder: BlockDecoder::new(&options.trace, Image::new(&sections), block_options(&options)),
         follower,
-        window: Window::default(),
+        block: Block::default(),
         last: LastInsn::default(),
         lines: Lines::new(&options, out),
     };
@@ -40,12 +42,29 @@ pub fn decode(mut options: PtxedOptions, out: &mut dyn Write) -> io::Result<()> 
     run.lines.counts()
 }
 
+fn block_options(options: &PtxedOptions) -> BlockOptions {
+    let config = &options.config;
+    let events = EventOptions {
+        errata: config.errata,
+        clocks: config.clocks,
+        keep_calibration: config.flags.keep_calibration,
+        iflags: config.flags.iflags,
+        release: Release::V2_3,
+    };
+    BlockOptions {
+        events,
+        filter: config.filter,
+        ticks: config.flags.ticks,
+        end_on_call: options.end_on_call,
+        end_on_jump: options.end_on_jump,
+    }
+}
+
 struct Run<'a> {
     options: &'a PtxedOptions,
-    decoder: InsnDecoder<'a>,
+    decoder: BlockDecoder<'a>,
     follower: Option<Follower<'a>>,
-    /// The section of the last instruction.
-    window: Window<'a>,
+    block: Block,
     last: LastInsn,
     lines: Lines<'a>,
 }
@@ -53,159 +72,149 @@ struct Run<'a> {
 impl Run<'_> {
     fn run(&mut self) -> io::Result<()> {
         let mut failed_at = 0;
-        while self.decoder.sync_forward_from_held().is_some() {
+        loop {
             self.last = LastInsn::default();
-            if let Err(error) = self.status()? {
-                self.diagnose("sync error", &error)?;
-                if error.offset <= failed_at {
-                    break;
+            match self.decoder.sync_forward() {
+                Ok(status) => {
+                    if self.follow(status)? {
+                        return Ok(());
+                    }
                 }
-                failed_at = error.offset;
-                continue;
-            }
-            if self.follow()? {
-                break;
+                Err(END) => return Ok(()),
+                Err(error) => {
+                    self.diagnose("sync error", error)?;
+                    if self.offset() <= failed_at {
+                        return Ok(());
+                    }
+                    failed_at = self.offset();
+                }
             }
         }
-        Ok(())
     }
 
-    /// Takes the status events that follow a synchronisation.
-    fn status(&mut self) -> io::Result<Result<(), Error>> {
+    /// Decodes up to an error that nothing follows, or the end of the trace; returns `true` at the end.
+    fn follow(&mut self, mut status: FlowStatus) -> io::Result<bool> {
         loop {
-            match self.decoder.sync_status() {
-                Ok(Some(event)) => self.event(&event)?,
-                Ok(None) => return Ok(Ok(())),
+            let error = self.until_error(status)?;
+            if error == END {
+                return Ok(true);
+            }
+            self.diagnose("error", error)?;
+            if !self.options.resync_on_error {
+                return Ok(false);
+            }
+            match self.resync()? {
+                Ok(place) => status = place,
+                Err(error) => {
+                    self.diagnose("resync error", error)?;
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// Decodes up to an error, and returns it; the end of the trace is one.
+    fn until_error(&mut self, mut status: FlowStatus) -> io::Result<c_int> {
+        loop {
+            let answer = if status.event_pending {
+                self.event()?
+            } else if status.end {
+                if !status.ip_suppressed && !self.options.quiet {
+                    writeln!(self.lines.out, "[end of trace]")?;
+                }
+                return Ok(END);
+            } else {
+                self.block()?
+            };
+            match answer {
+                Ok(next) => status = next,
+                Err(error) => return Ok(error),
+            }
+        }
+    }
+
+    /// Finds a place to continue after an error.
+    fn resync(&mut self) -> io::Result<Answer<FlowStatus>> {
+        const IGNORED: c_int = Code::EventIgnored.status();
+        loop {
+            match self.decoder.resync() {
+                Err(IGNORED) => {
+                    if let Err(error) = self.event()? {
+                        return Ok(Err(error));
+                    }
+                }
                 Err(error) => return Ok(Err(error)),
-            }
-        }
-    }
-
-    /// Decodes up to an error or the end of the trace; returns `true` at the end.
-    fn follow(&mut self) -> io::Result<bool> {
-        loop {
-            match self.decoder.next() {
-                Ok(Some(FlowItem::Insn(insn))) => self.insn(&insn)?,
-                Ok(Some(FlowItem::Event(event))) => self.event(&event)?,
-                Ok(None) => {
-                    self.lines.stop(self.decoder.held())?;
-                    if self.decoder.ip().is_some() && !self.options.quiet {
-                        writeln!(self.lines.out, "[end of trace]")?;
+                Ok(status) => {
+                    if status.ip_suppressed && !self.options.quiet {
+                        writeln!(self.lines.out, "[disabled]")?;
                     }
-                    return Ok(true);
-                }
-                Err(error) => {
-                    let offset = self.error_offset(&error);
-                    match is_fetch_error(&error) {
-                        true => self.lines.fail_to_fetch(offset)?,
-                        false => self.lines.fail(offset)?,
-                    }
-                    self.diagnose("error", &error)?;
-                    if !self.options.resync_on_error || !self.recover()? {
-                        return Ok(false);
-                    }
+                    return Ok(Ok(status));
                 }
             }
         }
     }
 
-    /// Finds a place to continue after an error; returns `false` if there is none.
-    fn recover(&mut self) -> io::Result<bool> {
-        loop {
-            match self.decoder.recover() {
-                Ok(Recovered::Place) => break,
-                Ok(Recovered::Event(event)) => self.event(&event)?,
-                Ok(Recovered::End) => {
-                    let (offset, ip) = (self.decoder.held(), self.last.recorded());
-                    let error = "reached end of trace stream";
-                    writeln!(self.lines.out, "[{offset:x}, {ip:x}: resync error: {error}]")?;
-                    return Ok(false);
-                }
-                Err(error) => {
-                    self.diagnose("resync error", &error)?;
-                    return Ok(false);
-                }
-            }
-        }
-        if self.decoder.ip().is_none() && !self.options.quiet {
-            writeln!(self.lines.out, "[disabled]")?;
-        }
-        Ok(true)
+    /// Returns the offset of the packet that the decoder holds.
+    fn offset(&self) -> u64 {
+        self.decoder.offset().unwrap_or(0)
     }
 
-    fn diagnose(&mut self, kind: &str, error: &Error) -> io::Result<()> {
-        let address = self.last.address(error);
-        if is_fetch_error(error) {
-            self.last.record(address);
-        }
-        let (offset, text) = (self.error_offset(error), Code::from(error.kind).text());
+    fn diagnose(&mut self, kind: &str, error: c_int) -> io::Result<()> {
+        let (offset, address) = (self.offset(), self.last.address(error));
+        let text = Code::text_of(-error).and_then(|text| text.to_str().ok()).unwrap_or("internal error.");
         writeln!(self.lines.out, "[{offset:x}, {address:x}: {kind}: {text}]")
     }
 
-    /// Returns the offset to report for an error. Errors in the code are reported at the packet that the decoder holds.
-    fn error_offset(&self, error: &Error) -> u64 {
-        match error.kind {
-            // A contradicting MODE.Exec is reported at its offset, a contradicting PSB+ at the packet after it.
-            ErrorKind::StateMismatch { .. } if !self.is_psb(error.offset) => error.offset,
-            kind if kind.ip().is_some() => self.decoder.held(),
-            _ => error.offset,
-        }
-    }
-
-    fn is_psb(&self, offset: u64) -> bool {
-        let rest = usize::try_from(offset).ok().and_then(|offset| self.decoder.trace().get(offset..));
-        rest.is_some_and(|rest| rest.starts_with(&PSB))
-    }
-
-    fn event(&mut self, event: &Event) -> io::Result<()> {
-        let placed = self.decoder.placed();
-        if (event.kind, event.status, placed) == (EventKind::Disabled, false, Placed::Here) {
-            self.lines.reach_event(event.held)?;
-        }
-        self.lines.end(event.held)?;
-        if let (Placed::Left, Some(ip)) = (placed, self.decoder.ip()) {
-            self.last.begin_at(ip);
-            self.lines.follow_branch();
-        }
+    fn event(&mut self) -> io::Result<Answer<FlowStatus>> {
+        let held = self.offset();
+        let (event, status) = match self.decoder.event() {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
         let out = &mut *self.lines.out;
-        if !event.status && !self.options.quiet {
+        if !event.has(flag::STATUS_UPDATE) && !self.options.quiet {
             write!(out, "[")?;
             if self.options.offset {
-                write!(out, "{:016x}  ", event.held)?;
+                write!(out, "{held:016x}  ")?;
             }
-            if let Some(tsc) = event.when.tsc.filter(|_| self.options.event_time) {
-                write!(out, "{tsc:016x}  ")?;
+            if self.options.event_time && event.has(flag::HAS_TSC) {
+                write!(out, "{:016x}  ", event.tsc)?;
             }
-            writeln!(out, "{}]", event_text(event, self.options.event_ip))?;
+            writeln!(out, "{}]", event_text(&event, self.options.event_ip))?;
         }
-        self.lines.time = event.when.time;
+        self.lines.time = event.tsc;
         if let Some(follower) = &mut self.follower
-            && let Some(image) = follower.event(event, out)?
+            && let Some(image) = follower.event(&event, out)?
         {
-            self.window = Window::default();
             self.decoder.set_image(image);
         }
-        Ok(())
+        Ok(Ok(status))
     }
 
-    fn insn(&mut self, insn: &ExecutedInsn) -> io::Result<()> {
-        if self.window.from(insn.ip).is_empty() {
-            self.window = self.decoder.image().window(insn.ip, self.decoder.asid().cr3).unwrap_or_default();
-        }
-        let mut bytes = ShownBytes::default();
-        let window = self.window.from(insn.ip);
-        if window.len() < insn.len.into() {
-            // The instruction spans sections.
-            let read = self.decoder.image().read(insn.ip, self.decoder.asid().cr3, &mut bytes.bytes);
-            bytes.len = read.min(insn.len.into());
-        } else {
-            bytes.len = window.len().min(MAX_LEN);
-            bytes.bytes[..bytes.len].copy_from_slice(&window[..bytes.len]);
-        }
-        let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
-        let target = insn::decode(own, insn.mode, insn.ip).ok().and_then(|insn| insn.target);
-        self.last = LastInsn::after(insn.ip, insn.len, insn.class, own, target);
-        let position = (self.decoder.held(), Goal::to(self.decoder.awaited()));
-        self.lines.insn(insn, bytes, (self.window, target), position)
+    /// Decodes a block and writes its lines.
+    fn block(&mut self) -> io::Result<Answer<FlowStatus>> {
+        let before = self.offset();
+        let answer = self.decoder.next(&mut self.block);
+        self.last = LastInsn::of(&self.block);
+        let (image, space) = (self.decoder.image(), self.decoder.space());
+        let section = self.block.insns.first().and_then(|first| image.window(first.ip, space));
+        let section = section.unwrap_or_default();
+        let after = self.offset();
+        self.lines.block(&self.block, |insn| shown_bytes(insn, section, image, space), (before, after))?;
+        Ok(answer)
     }
+}
+
+/// Returns the bytes from an instruction on, up to the end of its section, or of the instruction if that is later.
+fn shown_bytes(insn: &BlockInsn, section: Window<'_>, image: Image<'_>, space: Asid) -> ShownBytes {
+    let mut shown = ShownBytes::default();
+    let bytes = section.from(insn.ip);
+    if bytes.len() < insn.insn.len.into() {
+        let read = image.read(insn.ip, space, &mut shown.bytes);
+        shown.len = read.min(insn.insn.len.into());
+    } else {
+        shown.len = bytes.len().min(MAX_LEN);
+        shown.bytes[..shown.len].copy_from_slice(&bytes[..shown.len]);
+    }
+    shown
 }

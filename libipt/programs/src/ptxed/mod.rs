@@ -1,7 +1,5 @@
 //! `ptxed`: shows the instructions of an Intel PT trace, one line each, and the events between them.
 
-mod block;
-
 mod command;
 mod decode;
 mod diagnose;

@@ -7,8 +7,9 @@
 use super::images::Effect;
 use super::merged::report;
 use super::{MergedStreams, ProcessImages, ShowOptions, Stream};
-use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::image::Image;
+use pugmark_ipt::event::{PtEvent, kind};
+use std::ffi::c_int;
 use std::io::{self, Write};
 
 /// Applies the sideband records while the trace is decoded.
@@ -27,8 +28,6 @@ pub struct Follower<'s> {
     places: Vec<StreamPosition>,
     /// The process whose image the decoder has, if a record named one.
     current: Option<usize>,
-    /// The address in the last PSB+, which all events of that PSB+ share.
-    psb_ip: Option<u64>,
 }
 
 /// The trace's position, as one stream sees it.
@@ -76,7 +75,6 @@ impl<'s> Follower<'s> {
             parts: images.initial(),
             places: streams.iter().map(place).collect(),
             current: None,
-            psb_ip: None,
             images,
         })
     }
@@ -85,9 +83,9 @@ impl<'s> Follower<'s> {
     ///
     /// # Errors
     /// Those of `out`. Errors in the records are written as lines.
-    pub fn event(&mut self, event: &Event, out: &mut dyn Write) -> io::Result<Option<Image<'s>>> {
+    pub fn event(&mut self, event: &PtEvent, out: &mut dyn Write) -> io::Result<Option<Image<'s>>> {
         let mut changed = false;
-        while let Some((record, cursor)) = self.merged.next_until(event.when.time) {
+        while let Some((record, cursor)) = self.merged.next_until(event.tsc) {
             self.show.event(&record, &cursor, out)?;
             let effect = self.images.effect(self.applied);
             self.applied += 1;
@@ -108,15 +106,9 @@ impl<'s> Follower<'s> {
             }
             self.merged.advance(cursor, out)?;
         }
-        let mut event = *event;
-        if let (true, EventKind::Enabled { .. } | EventKind::Disabled) = (event.status, event.kind) {
-            self.psb_ip = event.ip;
-        } else if event.status {
-            event.ip = self.psb_ip;
-        }
         let present: Vec<usize> = self.merged.present().collect();
         for stream in present {
-            if self.places[stream].go_to(&event) {
+            if self.places[stream].go_to(event) {
                 changed |= self.switch(stream, out)?;
             }
         }
@@ -143,26 +135,25 @@ impl StreamPosition {
     }
 
     /// Moves to this event. Returns true if a switch may take effect there.
-    fn go_to(&mut self, event: &Event) -> bool {
+    fn go_to(&mut self, event: &PtEvent) -> bool {
         let before = self.location;
         self.location = self.location_of(event);
         before != Location::User || self.location != Location::User
     }
 
     /// Returns the location after an event.
-    fn location_of(&self, event: &Event) -> Location {
+    fn location_of(&self, event: &PtEvent) -> Location {
         let of = |ip: u64| if ip < self.kernel_start { Location::User } else { Location::Kernel };
         let other = |location| match location {
             Location::Kernel => Location::User,
             Location::User => Location::Kernel,
             Location::Unknown => Location::Unknown,
         };
-        match (event.kind, event.ip) {
-            (EventKind::Enabled { .. } | EventKind::AsyncBranch { .. }, ip) => of(ip.unwrap_or(0)),
-            (EventKind::Disabled, None) => other(self.location),
-            (EventKind::AsyncDisabled { at }, None) => other(of(at)),
-            (EventKind::Paging(_) | EventKind::AsyncPaging(_), None) => Location::Kernel,
-            (EventKind::Paging(_), Some(_)) if !event.status => Location::Kernel,
+        match (event.kind, event.ip()) {
+            (kind::ENABLED | kind::ASYNC_BRANCH, ip) => of(ip.unwrap_or(0)),
+            (kind::DISABLED, None) => other(self.location),
+            (kind::ASYNC_DISABLED, None) => other(of(event.variant[0])),
+            (kind::PAGING, _) | (kind::ASYNC_PAGING, None) => Location::Kernel,
             (kind, Some(ip)) if has_location(kind) => of(ip),
             _ => Location::Unknown,
         }
@@ -170,20 +161,20 @@ impl StreamPosition {
 }
 
 /// Returns true if libipt treats the address of such an event as a location.
-fn has_location(kind: EventKind) -> bool {
+fn has_location(kind: c_int) -> bool {
     !matches!(
         kind,
-        EventKind::Vmcs(_)
-            | EventKind::AsyncVmcs(_)
-            | EventKind::Stop
-            | EventKind::Pwre(_)
-            | EventKind::Pwrx(_)
-            | EventKind::Cbr { .. }
-            | EventKind::Mnt { .. }
-            | EventKind::Sipi { .. }
-            | EventKind::Trigger { .. }
-            | EventKind::Swintr { .. }
-            | EventKind::Syscall
+        kind::VMCS
+            | kind::ASYNC_VMCS
+            | kind::STOP
+            | kind::PWRE
+            | kind::PWRX
+            | kind::CBR
+            | kind::MNT
+            | kind::SIPI
+            | kind::TRIG
+            | kind::SWINTR
+            | kind::SYSCALL
     )
 }
 
