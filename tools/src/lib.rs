@@ -64,6 +64,7 @@ pub mod code;
 pub mod cpu;
 pub mod description;
 pub mod file;
+pub mod mapped;
 pub mod number;
 #[cfg(test)]
 mod object_file;

@@ -118,7 +118,7 @@ fn refusals_say_what_to_do() {
     // No code was executed.
     let output = folder.pugmark(&["coverage", "-f", "edges", "--raw", "code:0x2000", "trace"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("`pugmark decode` says more"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("`pugmark decode` says wh"));
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

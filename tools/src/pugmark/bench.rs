@@ -13,6 +13,7 @@ use super::{
     options::{Input, LayerOptions},
     progress::{Progress, Size},
     segments::{TraceSegment, each, segments},
+    verdict::Verdict,
 };
 use crate::output;
 use crate::session::{SliceSink, layers};
@@ -93,7 +94,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// If there is no trace or no code to decode, or the output cannot be written.
 pub fn run(options: &BenchOptions) -> Result<()> {
     let mut progress = Progress::stderr();
-    let traces = options.input.traces()?;
+    let traces = options.input.traces(&mut Verdict::default())?;
     // In a recording's folder the first trace is that of the program's main thread.
     let traced = traces.first().context("there is no trace")?;
     let LayerOptions { layer, threads } = options.layers;

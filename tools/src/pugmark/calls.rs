@@ -1,10 +1,11 @@
 //! `pugmark calls`: the calls that a function makes, in order.
 
 use super::{
-    named_session::{NamedSession, status_of},
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
     recording::Traced,
+    verdict::Verdict,
     walk::{Happening, Time},
 };
 use crate::output;
@@ -49,15 +50,16 @@ struct MadeCall {
 /// If there is no trace or no code, the function makes no call, or the output cannot be written.
 pub fn run(options: &CallsOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let (mut calls, mut before, mut task, mut errors) = (vec![], 0, None, 0);
-    for traced in options.input.traces()? {
+    let (mut calls, mut before, mut task) = (vec![], 0, None);
+    let mut verdict = Verdict::default();
+    for traced in options.input.traces(&mut verdict)? {
         let own = traced.part.as_ref().and_then(|part| part.task);
         if task.replace(own) != Some(own) {
             before = 0;
         }
         let wrong;
         (before, wrong) = options.calls(&traced, before, &mut calls, &mut progress)?;
-        errors += wrong;
+        verdict.errors += wrong;
     }
     ensure!(
         !calls.is_empty(),
@@ -71,7 +73,7 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
         }
         calls.iter().try_for_each(|MadeCall { at, name }| writeln!(out, "{at:>16}  {name}"))
     })?;
-    Ok(status_of(errors))
+    Ok(verdict.status())
 }
 
 impl CallsOptions {

@@ -12,6 +12,7 @@ use super::{
     segments::each,
     threads,
     totals::Json,
+    verdict::Verdict,
 };
 use crate::output::{self, tell};
 use crate::session::Session;
@@ -99,14 +100,15 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
         options.branches.source != TraceContents::Pt || !options.branches.are_any_given(),
         "--next, --start, --end, --handler and --one-level are for branch records: use --source"
     );
-    let traces = options.input.traces()?;
+    let mut verdict = Verdict::default();
+    let traces = options.input.traces(&mut verdict)?;
     let decoded = traces.iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?.concat();
     let is_good = |decoded: &DecodedTrace| {
         let Totals { packets, errors, overflows, .. } = &decoded.totals;
         let found = *packets > 0 && errors.is_empty() && *overflows == 0;
         (found || options.allow_errors) && decoded.check.as_ref().is_none_or(|check| check.equal)
     };
-    let good = decoded.iter().all(is_good);
+    let good = decoded.iter().all(is_good) && (verdict.is_good() || options.allow_errors);
     output::print(|out| match options.json {
         true => writeln!(out, "{}", options.json(&decoded)?),
         false => options.print(&decoded, out),

@@ -6,9 +6,10 @@ use super::{
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
+    verdict::Verdict,
     walk::{Happening, Time, TraceClock},
 };
-use crate::output::{self, tell};
+use crate::output;
 use crate::session::SliceSink;
 use crate::symbols::TracedSymbols;
 use anyhow::{Result, ensure};
@@ -102,7 +103,8 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     ensure!(options.input.more.is_empty(), "two runs are compared, each in one file or folder");
     let mut inputs = [options.input.clone(), options.input.clone()];
     inputs[1].trace = options.other.clone();
-    let [traces, others] = [inputs[0].traces()?, inputs[1].traces()?];
+    let mut verdict = Verdict::default();
+    let [traces, others] = [inputs[0].traces(&mut verdict)?, inputs[1].traces(&mut verdict)?];
     ensure!(
         traces.len() == others.len(),
         "{} has {} traces and {} has {}: compare threads one by one, as in {}/2/trace.pt",
@@ -112,7 +114,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
         others.len(),
         inputs[0].trace.display()
     );
-    let (mut found, mut errors) = (RunsDiffer { same: true, ..RunsDiffer::default() }, 0);
+    let mut found = RunsDiffer { same: true, ..RunsDiffer::default() };
     let mut counts: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
     for pair in traces.iter().zip(&others) {
         let runs = [
@@ -123,7 +125,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
         found.same &= parting.next == [None, None];
         found.traces.push(parting);
         for (number, run) in runs.iter().enumerate() {
-            errors += run.count(number, &mut counts, &mut progress);
+            verdict.errors += run.count(number, &mut counts, &mut progress);
         }
     }
     let row = |((object, function), instructions)| FunctionDiffers { object, function, instructions };
@@ -137,18 +139,14 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     counts.retain(|_, [one, other]| one != other);
     found.functions = counts.into_iter().map(row).collect();
     found.functions.sort_by_key(|row| Reverse(row.instructions[0].abs_diff(row.instructions[1])));
-    if errors > 0 {
-        tell(format_args!(
-            "pugmark: warning: the traces have {errors} errors and losses: `pugmark decode` says more"
-        ));
-    }
     output::page(|out| match options.json {
         true => writeln!(out, "{}", serde_json::to_string(&found)?),
         false => {
             found.text(&inputs.each_ref().map(|input| input.trace.display().to_string()), options.limit, out)
         }
     })?;
-    Ok(if found.same && errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let status = verdict.status();
+    Ok(if found.same { status } else { ExitCode::FAILURE })
 }
 
 /// Returns true if an object file has this name, with or without folders.

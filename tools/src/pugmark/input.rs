@@ -2,26 +2,73 @@
 
 use super::progress::{Progress, Size};
 use crate::file::open_finite;
+use crate::mapped::MappedFile;
+use crate::source::perf_data::AuxTrace;
 use std::{
     io::{self, Read},
+    ops::Deref,
     path::Path,
+    sync::Arc,
 };
 
 /// The largest number of bytes to read between two checks of the clock; a pipe may return fewer.
 const CHUNK: usize = 1 << 18;
 
-/// Reads all bytes of the file, or of standard input for `-`.
+/// The size from which on a file is mapped instead of read.
+const MAPPED: u64 = 1 << 24;
+
+/// The bytes of a trace.
+#[derive(Debug)]
+pub enum TraceBytes {
+    /// They are in memory.
+    Read(Vec<u8>),
+    /// They are in a file, and in memory only while they are decoded.
+    Mapped(MappedFile),
+    /// They are a part of a file of `perf record`.
+    Shared(Arc<AuxTrace>),
+}
+
+impl TraceBytes {
+    /// Returns the file, if it is mapped.
+    pub fn mapped(&self) -> Option<&MappedFile> {
+        match self {
+            Self::Mapped(file) => Some(file),
+            Self::Read(_) | Self::Shared(_) => None,
+        }
+    }
+}
+
+impl Deref for TraceBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Read(bytes) => bytes,
+            Self::Mapped(file) => file,
+            Self::Shared(trace) => &trace.bytes,
+        }
+    }
+}
+
+/// Reads all bytes of the file, or of standard input for `-`. A large file is mapped.
 ///
 /// # Errors
 /// If they cannot be read.
-pub fn load(path: &Path, progress: &mut Progress) -> io::Result<Vec<u8>> {
+pub fn load(path: &Path, progress: &mut Progress) -> io::Result<TraceBytes> {
     if path.as_os_str() == "-" {
-        return read(io::stdin().lock(), None, progress);
+        return read(io::stdin().lock(), None, progress).map(TraceBytes::Read);
     }
     let file = open_finite(path)?;
-    let size = file.metadata()?.len();
+    let data = file.metadata()?;
+    let size = data.len();
+    if data.is_file()
+        && size >= MAPPED
+        && let Ok(mapped) = MappedFile::new(&file)
+    {
+        return Ok(TraceBytes::Mapped(mapped));
+    }
     // A pipe has no size.
-    read(file, (size > 0).then_some(size), progress)
+    read(file, (size > 0).then_some(size), progress).map(TraceBytes::Read)
 }
 
 fn read(mut from: impl Read, size: Option<u64>, progress: &mut Progress) -> io::Result<Vec<u8>> {

@@ -19,8 +19,8 @@ pub(super) trait BlockNotes {
     /// Per-transition data.
     type Way: Copy + Default;
 
-    /// Computes the data of a block.
-    fn block(&mut self, block: &Block, insns: Insns<'_>) -> Self::Block;
+    /// Computes the data of a block, which comes after the block with the data `before`.
+    fn block(&mut self, before: &Self::Block, block: &Block, insns: Insns<'_>) -> Self::Block;
 
     /// Computes the data of the transition between two blocks.
     fn way(&mut self, from: &Self::Block, to: &Self::Block) -> Self::Way;
@@ -33,7 +33,7 @@ impl BlockNotes for NoNotes {
     type Block = ();
     type Way = ();
 
-    fn block(&mut self, _: &Block, _: Insns<'_>) {}
+    fn block(&mut self, (): &(), _: &Block, _: Insns<'_>) {}
 
     fn way(&mut self, (): &(), (): &()) {}
 }
@@ -123,7 +123,8 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     fn count_other(&mut self, before: u32, way: usize, block: &Block, notes: &mut N) -> (u32, N::Way) {
         let known = self.numbers.get(&key(block, self.now));
         let to = known.copied().unwrap_or_else(|| {
-            let noted = notes.block(block, self.insns_of(block, self.now));
+            let before = &self.blocks[before as usize].notes;
+            let noted = notes.block(before, block, self.insns_of(block, self.now));
             self.add(block, noted)
         });
         let noted = notes.way(&self.blocks[before as usize].notes, &self.blocks[to as usize].notes);

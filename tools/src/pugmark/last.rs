@@ -2,10 +2,11 @@
 //! function was entered.
 
 use super::{
-    named_session::{NamedSession, status_of},
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
+    verdict::Verdict,
     walk::{Happening, Time},
 };
 use crate::output;
@@ -113,10 +114,11 @@ impl Last {
 /// If there is no trace or no code, no function of the name was entered, or the output cannot be written.
 pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let (mut text, mut parts, mut found, mut errors) = (String::new(), vec![], options.before.is_none(), 0);
-    for traced in options.input.traces()? {
+    let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
+    let mut verdict = Verdict::default();
+    for traced in options.input.traces(&mut verdict)? {
         let (lanes, unit, wrong) = options.last(&traced, &mut progress)?;
-        errors += wrong;
+        verdict.errors += wrong;
         for LastOfLane { part, names, last } in lanes {
             let end = if options.before.is_some() { vec![] } else { last.end(&names) };
             let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
@@ -148,7 +150,7 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
         true => writeln!(out, "{}", json!({ "traces": parts })),
         false => out.write_all(text.as_bytes()),
     })?;
-    Ok(status_of(errors))
+    Ok(verdict.status())
 }
 
 impl LastOptions {

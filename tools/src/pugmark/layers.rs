@@ -260,6 +260,8 @@ impl<H: Addresses> ExecutionSink for CountingBlocks<'_, H> {
 }
 
 impl<H: Addresses> SliceSink for CountingBlocks<'_, H> {
+    const IS_LIGHT: bool = true;
+
     fn begins(&mut self, slice: &TraceSlice) {
         self.addresses.turn_to(slice.image);
     }

@@ -54,4 +54,5 @@ pub mod timeline;
 pub mod totals;
 mod transfers;
 mod values;
+pub mod verdict;
 mod walk;

@@ -7,21 +7,9 @@ use super::{
     recording::{IndexedPart, Traced},
     walk::{Time, TraceClock, Visitor, WalkedLane, walk_lanes},
 };
-use crate::output::tell;
 use crate::symbols::TracedSymbols;
 use anyhow::Result;
-use std::{path::PathBuf, process::ExitCode, rc::Rc};
-
-/// Warns of errors and lost packets in traces. Returns the exit status: a failure if there are any.
-pub(super) fn status_of(errors: usize) -> ExitCode {
-    if errors == 0 {
-        return ExitCode::SUCCESS;
-    }
-    tell(format_args!(
-        "pugmark: warning: {errors} errors and losses in the traces: `pugmark decode` says where"
-    ));
-    ExitCode::FAILURE
-}
+use std::{path::PathBuf, rc::Rc};
 
 /// Traces, their code, and the names of the functions of each lane.
 pub(super) struct NamedSession {

@@ -3,10 +3,11 @@
 use super::{
     code::{CodeFiles, TracedCode},
     decode::Layer,
-    input,
+    input::{self, TraceBytes},
     processor::Processor,
     progress::Progress,
     recording::{Traced, UNFINISHED},
+    verdict::Verdict,
 };
 use crate::number;
 use crate::output::tell;
@@ -62,11 +63,15 @@ impl Input {
     ///
     /// # Errors
     /// If the folder does not hold a recording, perf's files cannot be read, or there are several of something else.
-    pub fn traces(&self) -> Result<Vec<Traced>> {
+    pub fn traces(&self, verdict: &mut Verdict) -> Result<Vec<Traced>> {
         let files: Vec<_> = std::iter::once(&self.trace).chain(&self.more).cloned().collect();
         let other = files.iter().find(|file| !PerfData::is_one(file));
         match other {
-            None => return Ok(vec![Traced::in_perf_data(&files)?]),
+            None => {
+                let (traced, losses) = Traced::in_perf_data(&files)?;
+                verdict.recorded += losses;
+                return Ok(vec![traced]);
+            }
             Some(other) if files.len() > 1 => {
                 bail!("{} is no file of `perf record`: only those can be several", other.display())
             }
@@ -139,7 +144,7 @@ impl Input {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn load(&self, traced: &Traced, progress: &mut Progress) -> Result<Vec<u8>> {
+    pub fn load(&self, traced: &Traced, progress: &mut Progress) -> Result<TraceBytes> {
         input::load(&traced.trace, progress)
             .with_context(|| format!("cannot read the trace {}", traced.trace.display()))
     }

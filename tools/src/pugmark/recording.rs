@@ -19,6 +19,7 @@ use std::{
     io,
     path::{Component, Path, PathBuf},
     rc::Rc,
+    sync::Arc,
 };
 
 /// Where `perf record --kcore` puts a copy of the kernel's code, beside its file.
@@ -47,7 +48,7 @@ pub struct Traced {
 #[derive(Debug)]
 pub struct PerfRecording {
     /// The traces.
-    pub traces: Vec<AuxTrace>,
+    pub traces: Vec<Arc<AuxTrace>>,
     /// The threads and their code, by perf's clock.
     pub timeline: ProcessTimeline,
     /// The relation of perf's clock to the TSC.
@@ -155,23 +156,30 @@ impl Traced {
     ///
     /// # Errors
     /// If a file cannot be read, or has no traces of Intel PT, or they are of several recordings.
-    pub fn in_perf_data(files: &[PathBuf]) -> Result<Self> {
+    pub fn in_perf_data(files: &[PathBuf]) -> Result<(Self, usize)> {
         let file = files.first().context("no file is given")?.as_path();
         let PerfData { traces, records, cpu, clocks, clock, problems } = PerfData::read_all(files)?;
         let cut = problems.first().map(|problem| format!("; {problem}")).unwrap_or_default();
         ensure!(!traces.is_empty(), "{}: there is no byte of a trace in it{cut}", file.display());
         let timeline = ProcessTimeline::of(&records);
-        for warning in problems.into_iter().chain(warnings(&timeline)) {
-            tell(format_args!("pugmark: warning: {}: {warning}", file.display()));
+        let losses: Vec<_> = problems.into_iter().chain(warnings(&timeline)).collect();
+        for loss in &losses {
+            tell(format_args!("pugmark: warning: {}: {loss}", file.display()));
         }
         let kernel = PerfTrace::kernel_beside(file)?;
         let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
-        Ok(Self {
+        let traced = Self {
             trace: file.into(),
             description: Some(description),
-            recording: Some(Rc::new(PerfRecording { traces, timeline, clock, kernel })),
+            recording: Some(Rc::new(PerfRecording {
+                traces: traces.into_iter().map(Arc::new).collect(),
+                timeline,
+                clock,
+                kernel,
+            })),
             ..Self::default()
-        })
+        };
+        Ok((traced, losses.len()))
     }
 
     /// Returns the traces in a recording's folder.

@@ -1,7 +1,7 @@
 //! The walk.
 
 use super::{
-    Session, TraceSlice, layers,
+    Session, TraceSlice, beside, layers,
     switch::{SwitchedSink, TraceOwner},
 };
 use pugmark_decoder_core::{
@@ -11,6 +11,7 @@ use pugmark_decoder_core::{
     resume::{BlockStream, Kept},
     time::Span,
 };
+use std::{ops::Range, thread};
 
 /// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
 pub const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
@@ -20,12 +21,18 @@ const GRAPHS: usize = 8;
 const READ_AHEAD: usize = 15;
 /// The number of bytes that are decoded before a sink is asked if it is done.
 const CHUNK: usize = 1 << 16;
+/// The size of a session from which on two threads follow it.
+const LARGE: u64 = 1 << 20;
+/// The number of bytes of a mapped file that are decoded before their memory is given back.
+pub(crate) const MAPPED_CHUNK: usize = 1 << 22;
 
 /// Receives what was executed in slices. Errors come by [`lost`](ExecutionSink::lost), after which decoding goes on at
 /// the next PSB.
 pub trait SliceSink: ExecutionSink {
     /// True if [`is_done`](Self::is_done) is to be called between parts of a slice.
     const ENDS_EARLY: bool = false;
+    /// True if the sink takes so little time that a thread of its own gains nothing.
+    const IS_LIGHT: bool = false;
 
     /// A slice begins.
     fn begins(&mut self, slice: &TraceSlice) {
@@ -61,8 +68,19 @@ impl<'a> Session<'a> {
         self.follow_traces(0..self.traces.len(), sinks);
     }
 
-    /// The same for some traces only.
-    pub fn follow_traces<S: SliceSink>(&self, traces: std::ops::Range<usize>, sinks: &mut [S]) {
+    /// The same for some traces only. Of a large session one thread decodes, and this one has the sinks.
+    pub fn follow_traces<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
+        let on_two = !S::IS_LIGHT && !S::INSNS && !S::EDGES && S::BLOCKS && self.size() >= LARGE;
+        let sections = self
+            .sections
+            .filter(|_| on_two && thread::available_parallelism().is_ok_and(|count| count.get() > 1));
+        if !sections.is_some_and(|sections| beside::follow(self, sections, traces.clone(), sinks)) {
+            self.follow_here(traces, sinks);
+        }
+    }
+
+    /// Follows them on this thread.
+    pub(super) fn follow_here<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
         let mut slices: Vec<&TraceSlice> =
             self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
         slices.sort_by_key(|slice| slice.tsc);
@@ -105,7 +123,7 @@ impl<'a> Session<'a> {
     /// Decodes a slice that is all of its trace.
     fn whole<S: SliceSink>(&self, slice: &TraceSlice, graph: &mut Graph<'_>, sink: &mut S) {
         let (trace, image) = (self.traces[slice.trace], self.image(slice.image));
-        if S::ENDS_EARLY {
+        if S::ENDS_EARLY || self.mapped(slice.trace).is_some() {
             let mut kept = <Kept>::new();
             return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), graph, sink);
         }
@@ -124,8 +142,19 @@ impl<'a> Session<'a> {
         stream.set_image(self.image(slice.image));
         let to = slice.range.end.saturating_add(read_ahead(trace, slice.range.end)).min(trace.len());
         let bytes = trace.get(stream.offset() as usize..to).unwrap_or_default();
-        for chunk in bytes.chunks(if S::ENDS_EARLY { CHUNK } else { bytes.len().max(1) }) {
+        let mapped = self.mapped(slice.trace);
+        let size = match mapped {
+            _ if S::ENDS_EARLY => CHUNK,
+            Some(_) => MAPPED_CHUNK,
+            None => bytes.len().max(1),
+        };
+        for chunk in bytes.chunks(size) {
+            let from = stream.offset() as usize;
             stream.decode(chunk, graph, sink);
+            if let Some(mapped) = mapped {
+                // The sinks may have read a little behind, for the time.
+                mapped.forget(from.saturating_sub(MAPPED_CHUNK)..from + chunk.len());
+            }
             if S::ENDS_EARLY && sink.is_done() {
                 return;
             }

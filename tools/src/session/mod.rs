@@ -13,6 +13,7 @@
 //! The instructions there are the new thread's from that place on; if it is known where the kernel's function begins
 //! that switches threads ([`Session::switch_ip`]), from its first instruction on.
 
+mod beside;
 mod follow;
 pub mod layers;
 mod places;
@@ -20,10 +21,15 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use follow::MAPPED_CHUNK;
 pub use follow::{GRAPH_WORDS, SliceEnd, SliceSink};
 pub use places::{TurnPlace, places};
 
-use pugmark_decoder_core::{config::Config, image::Image};
+use crate::mapped::MappedFile;
+use pugmark_decoder_core::{
+    config::Config,
+    image::{Image, Section},
+};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -49,12 +55,16 @@ pub struct TraceSlice {
 pub struct Session<'a> {
     /// The traces.
     pub traces: Vec<&'a [u8]>,
+    /// The mapped files that traces are; none, or `None`, where they are in memory.
+    pub mapped: Vec<Option<&'a MappedFile>>,
     /// A TSC near those of each trace; 0 if none is known.
     pub near: Vec<u64>,
     /// The configuration to read them with.
     pub config: Config<'a>,
     /// The code that slices have.
     pub images: Rc<[Image<'a>]>,
+    /// The sections of each of them. A thread that decodes beside the one with the sinks makes its own of these.
+    pub sections: Option<&'a [Vec<Section<'a>>]>,
     /// The number of the code that each lane begins with. The kernel's part of it may change from slice to slice.
     pub lanes: Vec<usize>,
     /// Their slices. Those of one trace are in their order, one after the other, and there is at least one of each.
@@ -70,13 +80,28 @@ impl<'a> Session<'a> {
         let slices =
             vec![TraceSlice { trace: 0, range: 0..trace.len(), lane: 0, image: 0, is_switch: false, tsc: 0 }];
         let images = Rc::new([image]);
-        Self { traces: vec![trace], near: vec![0], config, images, lanes: vec![0], slices, switch_ip: None }
+        Self {
+            traces: vec![trace],
+            mapped: vec![],
+            near: vec![0],
+            config,
+            images,
+            sections: None,
+            lanes: vec![0],
+            slices,
+            switch_ip: None,
+        }
     }
 
     /// Returns the code with a number, which is empty if there is no such number.
     #[must_use]
     pub fn image(&self, number: usize) -> Image<'a> {
         self.images.get(number).copied().unwrap_or(Image::new(&[]))
+    }
+
+    /// The file that a trace is, if it is mapped.
+    pub(crate) fn mapped(&self, trace: usize) -> Option<&'a MappedFile> {
+        self.mapped.get(trace).copied().flatten()
     }
 
     /// The number of bytes in all traces.

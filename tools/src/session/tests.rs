@@ -69,6 +69,8 @@ fn a_switch_takes_effect_in_the_kernel() {
     let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, image: lane, is_switch: true, tsc };
     let session = Session {
         traces: vec![&trace],
+        mapped: vec![],
+        sections: None,
         near: vec![0],
         config: Config::default(),
         images: sections.iter().map(|sections| Image::new(sections)).collect(),
@@ -136,6 +138,8 @@ fn threads_switch_where_the_kernels_function_for_that_begins() {
     for (cut, switch_ip) in [(early, Some(at)), (late, Some(at)), (late, None)] {
         let session = Session {
             traces: vec![&trace],
+            mapped: vec![],
+            sections: None,
             near: vec![0],
             config: Config::default(),
             images: sections.iter().map(|sections| Image::new(sections)).collect(),
@@ -175,6 +179,8 @@ fn what_comes_right_before_a_switch_is_the_first_programs() {
     let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, image: lane, is_switch: true, tsc };
     let session = Session {
         traces: vec![&trace],
+        mapped: vec![],
+        sections: None,
         near: vec![0],
         config: Config::default(),
         images: sections.iter().map(|sections| Image::new(sections)).collect(),
@@ -221,6 +227,8 @@ fn slices_of_several_traces_come_in_the_order_of_time() {
     let sections = [Section { base: 0x1002, bytes: &[0x90], space: AddressSpace::Any }];
     let session = |slices| Session {
         traces: traces.iter().map(|trace| &**trace).collect(),
+        mapped: vec![],
+        sections: None,
         near: vec![0; 2],
         config: Config::default(),
         images: Rc::new([Image::new(&sections)]),
@@ -246,4 +254,96 @@ fn slices_of_several_traces_come_in_the_order_of_time() {
     assert_eq!(order[0].0, [10, 20, 30]);
     session(slices).follow_traces(1..2, &mut order);
     assert_eq!(order[0].0, [10, 20, 30, 20]);
+}
+
+/// All that a sink is told, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct ToldCalls(Vec<String>);
+
+impl SliceSink for ToldCalls {
+    fn begins(&mut self, slice: &TraceSlice) {
+        self.0.push(format!("{slice:?}"));
+    }
+
+    fn stops(&mut self, end: SliceEnd) {
+        self.0.push(format!("{end:?}"));
+    }
+}
+
+impl ExecutionSink for ToldCalls {
+    const BLOCKS: bool = true;
+    const SPANS: bool = true;
+
+    fn span(&mut self, span: pugmark_decoder_core::time::Span) {
+        self.0.push(format!("{span:?}"));
+    }
+
+    fn block(&mut self, block: &Block) {
+        self.0.push(format!("{block:?}"));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(format!("{event:?}"));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.0.push(format!("{lost:?}"));
+    }
+
+    fn reached(&mut self, offset: u64) {
+        self.0.push(format!("reached {offset}"));
+    }
+}
+
+#[test]
+fn on_two_threads_sinks_are_told_the_same_in_the_same_order() {
+    let loops = |count| b"\x2d\x02\x10".repeat(count);
+    // A switch as above after more blocks than are passed on at once; an error, and more after it.
+    let trace = [
+        &psb(10, 0x1002)[..],
+        &loops(9_000),
+        b"\x2d\x00\x10",
+        &TO_KERNEL,
+        &tsc(20),
+        &TO_KERNEL,
+        &TO_PROGRAM,
+        &loops(5_000),
+        b"\x09",
+        &psb(30, 0x1002),
+        &loops(100),
+    ]
+    .concat();
+    let sections: Vec<Vec<_>> = PROGRAMS
+        .iter()
+        .map(|bytes| vec![Section { base: 0x1000, bytes, space: AddressSpace::Any }, KERNEL])
+        .collect();
+    let found = places(&trace, Config::default(), &[0, 15], 0).unwrap();
+    let cut = found[1].offset;
+    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, image: lane, is_switch: true, tsc };
+    let whole = vec![slice(0..trace.len(), 0, 10)];
+    for (slices, switch_ip) in [
+        (vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)], None),
+        (vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)], Some(KERNEL.base)),
+        (whole, None),
+    ] {
+        let session = Session {
+            traces: vec![&trace],
+            mapped: vec![],
+            sections: None,
+            near: vec![0],
+            config: Config::default(),
+            images: sections.iter().map(|sections| Image::new(sections)).collect(),
+            lanes: vec![0, 1],
+            slices,
+            switch_ip,
+        };
+        for sinks in [1, 2] {
+            let [mut one, mut two] = [vec![ToldCalls::default(); sinks], vec![ToldCalls::default(); sinks]];
+            session.follow(&mut one);
+            assert!(beside::follow(&session, &sections, 0..1, &mut two));
+            let told: usize = one.iter().map(|told| told.0.len()).sum();
+            assert!(told > 20_000, "{told}");
+            assert!(one == two, "{sinks} {switch_ip:?}");
+        }
+    }
 }

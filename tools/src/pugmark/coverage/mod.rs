@@ -13,6 +13,7 @@ use super::{
     options::Input,
     progress::Progress,
     recording::Traced,
+    verdict::Verdict,
 };
 use crate::file::read_regular;
 use crate::output;
@@ -83,13 +84,16 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         return options.map(&mut progress);
     }
     let trace = &options.input.trace;
-    let mut code = covered(&options.input, &mut progress)?;
-    let of = options.file()?.map(|of| CountedFile::load(&of, &code)).transpose()?;
+    let mut verdict = Verdict::default();
+    let traces = options.input.traces(&mut verdict)?;
+    let mut code = covered(&options.input, &traces, &mut progress)?;
+    let of = options.file(&traces)?.map(|of| CountedFile::load(&of, &code)).transpose()?;
     let executed = merged(&code, of.as_ref());
     let other = options.diff.as_ref().map(|other| {
         let mut input = options.input.clone();
         (input.trace, input.more) = (other.clone(), vec![]);
-        let others = covered(&input, &mut progress)?;
+        let traces = input.traces(&mut verdict)?;
+        let others = covered(&input, &traces, &mut progress)?;
         if let Some(of) = &of {
             same_code::check(of, &CodeOf { trace, parts: &code }, &CodeOf { trace: other, parts: &others })?;
         }
@@ -105,13 +109,11 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         blocks.split(other.iter().flat_map(targets));
         blocks
     });
-    let good = [Some(&executed), other.as_ref()].into_iter().flatten();
-    let good = good.clone().all(|executed| executed.errors == 0 && !executed.insns.is_empty());
-    if !good {
-        output::tell(format_args!(
-            "pugmark: warning: the traces have errors or losses, or no code was executed: `pugmark decode` says more"
-        ));
+    for executed in std::iter::once(&executed).chain(&other) {
+        verdict.errors += executed.errors;
+        verdict.is_empty |= executed.insns.is_empty();
     }
+    let status = verdict.status();
     let symfs = options.input.symfs.as_deref();
     let (sources, mut files) = (NameSources { symfs, ..NameSources::default() }, SymbolFiles::default());
     let source = of.as_ref().map(|of| {
@@ -151,7 +153,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         _ => report.edges(&mut text)?,
     }
     options.write(&text)?;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status)
 }
 
 impl CoverageOptions {
@@ -170,11 +172,10 @@ impl CoverageOptions {
     }
 
     /// Returns the file whose blocks are counted, if any: the recorded program, unless another file is named.
-    fn file(&self) -> Result<Option<String>> {
+    fn file(&self, traces: &[Traced]) -> Result<Option<String>> {
         if self.of.is_some() {
             return Ok(self.of.clone());
         }
-        let traces = self.input.traces()?;
         let recorded = traces.iter().find_map(|traced| traced.part.as_ref()?.exe.clone());
         ensure!(
             recorded.is_some() || self.format == CoverageFormat::Edges,
@@ -186,14 +187,14 @@ impl CoverageOptions {
     /// Writes the map of edges.
     fn map(&self, progress: &mut Progress) -> Result<ExitCode> {
         let mut map = Box::new([0; EDGES]);
-        let mut errors = 0;
-        for traced in self.input.traces()? {
+        let mut verdict = Verdict::default();
+        for traced in self.input.traces(&mut verdict)? {
             let loaded = LoadedSession::load(&self.input, &traced, progress)?;
             let sections = loaded.sections();
-            errors += executed::add_map(&loaded.session(&sections), &mut map);
+            verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);
         }
         self.write(&map[..])?;
-        Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(verdict.status())
     }
 
     fn write(&self, bytes: &[u8]) -> Result<()> {
@@ -222,10 +223,10 @@ struct CoveredLane {
 }
 
 /// Decodes all traces of an input.
-fn covered(input: &Input, progress: &mut Progress) -> Result<Vec<CoveredLane>> {
+fn covered(input: &Input, traces: &[Traced], progress: &mut Progress) -> Result<Vec<CoveredLane>> {
     let mut covered = vec![];
-    for traced in input.traces()? {
-        let loaded = LoadedSession::load(input, &traced, progress)?;
+    for traced in traces {
+        let loaded = LoadedSession::load(input, traced, progress)?;
         let sections = loaded.sections();
         for (lane, executed) in
             Executed::in_lanes(&loaded.session(&sections), progress).into_iter().enumerate()

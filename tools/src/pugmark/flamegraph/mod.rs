@@ -4,10 +4,11 @@ mod picture;
 mod tree;
 
 use super::{
-    named_session::{NamedSession, status_of},
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
+    verdict::Verdict,
     walk::{Happening, Time, TraceClock, Unit},
 };
 use crate::output;
@@ -70,12 +71,12 @@ enum FlameMeasure {
 pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut tree = FlameTree::new();
-    let (mut unit, mut errors) = (Unit::Instructions, 0);
-    let traces = options.input.traces()?;
+    let (mut unit, mut verdict) = (Unit::Instructions, Verdict::default());
+    let traces = options.input.traces(&mut verdict)?;
     for traced in &traces {
         let wrong;
         (unit, wrong) = options.add(traced, traces.len() > 1, &mut tree, &mut progress)?;
-        errors += wrong;
+        verdict.errors += wrong;
     }
     ensure!(tree.total() > 0, "nothing was executed in the trace: `pugmark decode` says why");
     let fill = |out: &mut dyn Write| match options.format {
@@ -91,7 +92,7 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
-    Ok(status_of(errors))
+    Ok(verdict.status())
 }
 
 impl FlameOptions {

@@ -4,6 +4,7 @@ use super::{
     code::{CodeFiles, TracedCode},
     code_names::{NameSources, names_of},
     decode::Layer,
+    input::TraceBytes,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, PerfRecording, Traced},
@@ -45,7 +46,7 @@ pub(super) struct LoadedSession {
 pub(super) struct LoadedTrace {
     /// The part of a recording that it is, if there are several.
     pub(super) part: Option<IndexedPart>,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: TraceBytes,
     /// A TSC near its own; 0 if none is known.
     pub(super) near: u64,
 }
@@ -90,7 +91,7 @@ impl LoadedSession {
             None => {
                 let code = input.code(traced, layer, &mut CodeFiles::new())?;
                 let bytes = input.load(traced, progress)?;
-                let clock = TraceClock::of(&bytes, config);
+                let clock = TraceClock::of(&bytes, bytes.mapped(), config);
                 let slices = vec![TraceSlice {
                     trace: 0,
                     range: 0..bytes.len(),
@@ -131,13 +132,13 @@ impl LoadedSession {
             lanes.cut(number, trace, config, &mut slices)?;
             traces.push(LoadedTrace {
                 part: several.then(|| IndexedPart { dir: trace.to_string(), ..IndexedPart::default() }),
-                bytes: trace.bytes.clone(),
+                bytes: TraceBytes::Shared(trace.clone()),
                 near: trace.reference,
             });
         }
         lanes.tell_missing();
         let PerfLanes { lanes, codes, .. } = lanes;
-        let mut clocks = traces.iter().map(|trace| TraceClock::of(&trace.bytes, config));
+        let mut clocks = traces.iter().map(|trace| TraceClock::of(&trace.bytes, None, config));
         let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
         let clock = clock.in_clock_of_perf(recording.clock);
         let switch_ip = recording.kernel.kallsyms.as_deref().and_then(switch_ip);
@@ -227,9 +228,11 @@ impl<'a> SharedSession<'a> {
     pub(super) fn session(&self) -> Session<'a> {
         Session {
             traces: self.traces.iter().map(|trace| &*trace.bytes).collect(),
+            mapped: self.traces.iter().map(|trace| trace.bytes.mapped()).collect(),
             near: self.traces.iter().map(|trace| trace.near).collect(),
             config: self.config,
             images: self.sections.iter().map(|sections| Image::new(sections)).collect(),
+            sections: Some(self.sections),
             lanes: self.lanes.iter().map(|lane| lane.code).collect(),
             slices: self.slices.to_vec(),
             switch_ip: self.switch_ip,

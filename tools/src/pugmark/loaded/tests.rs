@@ -3,6 +3,7 @@ use crate::pugmark::{
     cli::{Cli, PugmarkCommand},
     coverage::Executed,
     named_session::NamedSession,
+    verdict::Verdict,
     walk::{Happening, Time},
 };
 use crate::source::perf_data::builder::{Made, PerfFileBuilder, info, trace};
@@ -50,7 +51,7 @@ impl Recorded {
         let symfs = ["--symfs".to_owned(), self.0.display().to_string()];
         let words = std::iter::once("pugmark".to_owned()).chain(files).chain(symfs);
         let input = Command::parse_from(words).input;
-        let traced = input.traces().unwrap().remove(0);
+        let traced = input.traces(&mut Verdict::default()).unwrap().remove(0);
         (input, traced)
     }
 
@@ -167,7 +168,7 @@ fn several_files_are_one_recording_and_each_says_what_was_so_when_it_began() {
     assert_eq!(recorded.lanes(), expected);
     // Other files are no recording of perf.
     let words = ["pugmark", "/dev/null", "/dev/null"];
-    let error = Command::parse_from(words).input.traces().unwrap_err().to_string();
+    let error = Command::parse_from(words).input.traces(&mut Verdict::default()).unwrap_err().to_string();
     assert!(error.starts_with("/dev/null is no file of `perf record`"), "{error}");
 }
 
@@ -290,7 +291,7 @@ fn a_recording_without_a_trace_is_an_error() {
     let recorded = Recorded::new("none", vec![info(false), made(2, 1, 7).maps(0x1000, 0x100, 0, "/a")]);
     let file = recorded.0.join("perf.data").display().to_string();
     let input = Command::parse_from(["pugmark".to_owned(), file]).input;
-    let error = format!("{:#}", input.traces().unwrap_err());
+    let error = format!("{:#}", input.traces(&mut Verdict::default()).unwrap_err());
     assert!(error.ends_with("there is no byte of a trace in it"), "{error}");
 }
 
@@ -311,7 +312,7 @@ fn recordings_of_several_processes_have_the_instructions_that_perf_lists() {
             (folder.join(name).display().to_string(), folder.join("root").display().to_string());
         let words = ["pugmark", &file, "--symfs", &root].map(str::to_owned);
         let input = Command::parse_from(words).input;
-        let traced = input.traces().unwrap().remove(0);
+        let traced = input.traces(&mut Verdict::default()).unwrap().remove(0);
         let mut progress = Progress::hidden();
         let loaded = LoadedSession::load(&input, &traced, &mut progress).unwrap();
         let sections = loaded.sections();

@@ -6,6 +6,7 @@ mod names;
 mod report;
 mod tables;
 
+use super::verdict::Verdict;
 use crate::file::read_finite;
 use crate::output::{self, tell};
 use crate::source::perf_data::{
@@ -50,7 +51,7 @@ pub struct MemOptions {
     json: bool,
 }
 
-/// Runs `pugmark mem`. The status is 1 if there is no memory access.
+/// Runs `pugmark mem`. The status is 1 if there is no memory access, or the kernel lost records.
 ///
 /// # Errors
 /// If the file cannot be read, no sample in it says what it accesses, or the output cannot be written.
@@ -82,7 +83,7 @@ pub fn run(options: &MemOptions) -> Result<ExitCode> {
         tell(format_args!("pugmark: warning: none of the samples is of a memory access"));
         return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict { recorded: usize::from(samples.lost > 0), ..Verdict::default() }.status())
 }
 
 /// Counts the samples of a file of perf.

@@ -11,9 +11,10 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
+    verdict::Verdict,
     walk::{Time, TraceClock, Unit, WalkEnd, WalkedLane, walk_lanes},
 };
-use crate::output::{self, tell};
+use crate::output;
 use crate::symbols::TracedSymbols;
 use crate::text::printable;
 use anyhow::{Result, ensure};
@@ -85,6 +86,11 @@ enum ReportOrder {
     ChildrenTime,
 }
 
+/// The number of walks that end at the first function that is called after it was executed, if that comes before as
+/// many instructions as the traces have bytes, each of which stands for about six. The next walk knows what they find,
+/// so that mostly one walk goes to the end.
+const SHORT_WALKS: usize = 4;
+
 /// The counts of all traces.
 #[derive(Clone, Debug, Default)]
 struct ReportSums {
@@ -118,21 +124,18 @@ fn percent_of(part: u64, all: u64) -> f64 {
 pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut counted = ReportSums::default();
-    for traced in options.input.traces()? {
+    let mut verdict = Verdict::default();
+    for traced in options.input.traces(&mut verdict)? {
         options.add(&traced, &mut counted, &mut progress)?;
     }
-    let good = counted.errors == 0 && counted.instructions > 0;
+    (verdict.errors, verdict.is_empty) = (counted.errors, counted.instructions == 0);
     ensure!(
         counted.instructions == 0 || !counted.rows.is_empty(),
         "{}: nothing there was executed",
         options.wanted_words().join(" ")
     );
     let report = options.report(counted);
-    if !good {
-        tell(format_args!(
-            "pugmark: warning: the traces have errors or losses, or no code was executed: `pugmark decode` says more"
-        ));
-    }
+    let status = verdict.status();
     if options.json {
         output::print(|out| writeln!(out, "{}", serde_json::to_string(&report)?))?;
     } else if options.csv {
@@ -140,7 +143,7 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     } else {
         output::page(|out| report.text(out))?;
     }
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status)
 }
 
 /// Returns the title of a thread.
@@ -227,30 +230,33 @@ impl ReportOptions {
         }
         let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
         let mut unnamed = vec![UnnamedFunctions::default(); symbols.len()];
-        loop {
-            let mut sums: Vec<_> = lanes
-                .clone()
-                .map(|lane| CallerSums::new(self.rows(&symbols[lane], &unnamed[lane], &titles[lane])))
-                .collect();
+        for walk in 0.. {
+            let sums_of = |lane: usize| {
+                let sums = CallerSums::new(self.rows(&symbols[lane], &unnamed[lane], &titles[lane]));
+                if walk < SHORT_WALKS { sums.stopping_before(session.size()) } else { sums }
+            };
+            let mut sums: Vec<_> = lanes.clone().map(sums_of).collect();
             let walked =
                 sums.iter_mut().zip(&symbols).map(|(visitor, names)| WalkedLane { names, visitor }).collect();
             let (times, executed): (Vec<_>, Vec<_>) = walk_lanes(&session, clock, true, progress, walked)
                 .into_iter()
                 .map(|WalkEnd { time, counted, .. }| (time, counted.map(Executed::of).unwrap_or_default()))
                 .unzip();
-            // The rows of functions without a name are known only now: with such functions a second walk fills them.
-            let found = unnamed_in(&executed);
-            if found != unnamed {
+            // Of functions without a name that were executed before they were called the rows are known only now.
+            if sums.iter().any(|sums| sums.unnamed().1) {
+                let found = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
                 drop(sums);
                 unnamed = found;
                 continue;
             }
+            let found: Vec<_> = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
             for (lane, (sums, time)) in sums.into_iter().zip(times).enumerate() {
-                counted.add(&executed[lane], &self.rows(&symbols[lane], &unnamed[lane], &titles[lane]));
+                counted.add(&executed[lane], &self.rows(&symbols[lane], &found[lane], &titles[lane]));
                 counted.add_sums(sums, time, self.has_time().then_some(clock.unit))?;
             }
-            return Ok(());
+            break;
         }
+        Ok(())
     }
 
     /// Sorts the rows, and leaves out those that are not wanted.

@@ -58,7 +58,7 @@ impl UnnamedFunctions {
     }
 
     /// Finds where the function at `ip` begins. No function with a name lies between.
-    fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
+    pub(super) fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
         let begin = self.0.range(..=ip).next_back().copied()?;
         let is_same = symbols.find(begin).object == symbols.find(ip).object;
         (is_same && symbols.end_before(ip) <= begin).then_some(begin)
@@ -66,6 +66,11 @@ impl UnnamedFunctions {
 
     pub(super) fn is_one(&self, ip: u64) -> bool {
         self.0.contains(&ip)
+    }
+
+    /// Adds a function.
+    pub(super) fn add(&mut self, begin: u64) {
+        self.0.insert(begin);
     }
 }
 

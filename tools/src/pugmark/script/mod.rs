@@ -11,12 +11,12 @@ use super::{
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     transfers::Transfer,
+    verdict::Verdict,
     walk::{Happening, Time, TraceClock, Unit, Visitor, WalkedLane, walk_lanes},
 };
 use crate::symbols::{NamedPlace, TracedSymbols};
 use crate::{
-    number,
-    output::{self, tell},
+    number, output,
     session::{Session, TraceSlice},
 };
 use anyhow::{Context, Result, anyhow, ensure};
@@ -143,7 +143,8 @@ impl TimeRange {
 /// If there is no trace or no code, no thread is the one that is wanted, or the output cannot be written.
 pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let mut traces = options.input.traces()?;
+    let mut verdict = Verdict::default();
+    let mut traces = options.input.traces(&mut verdict)?;
     if let Some(tid) = options.tid {
         let title = |traced: &Traced| traced.part.as_ref().map(super::recording::IndexedPart::title);
         let known: Vec<_> = traces.iter().filter_map(title).collect();
@@ -151,12 +152,15 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
         traces.retain(|traced| traced.recording.is_some() || is_it(traced));
         ensure!(!traces.is_empty(), "--tid {tid}: there is no such thread among: {}", known.join("; "));
     }
-    let (mut executed, mut errors) = (false, 0);
+    let mut executed = false;
     let mut result = Ok(());
     output::page(|out| {
         for traced in &traces {
             match options.script(traced, out, &mut progress) {
-                Ok((any, wrong)) => (executed, errors) = (executed | any, errors + wrong),
+                Ok((any, wrong)) => {
+                    executed |= any;
+                    verdict.errors += wrong;
+                }
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -166,14 +170,8 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
         Ok(())
     })?;
     result?;
-    let good = executed && errors == 0;
-    if !good {
-        tell(format_args!(
-            "pugmark: warning: {errors} errors and losses in the traces, or no code was executed: `pugmark decode` \
-             says more"
-        ));
-    }
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    verdict.is_empty = !executed;
+    Ok(verdict.status())
 }
 
 impl ScriptOptions {

@@ -6,10 +6,11 @@ mod page;
 mod perfetto;
 
 use super::{
-    named_session::{NamedSession, status_of},
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
+    verdict::Verdict,
     walk::{Happening, MarkKind, Time, Unit},
 };
 use crate::output;
@@ -122,15 +123,15 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut drawing = Drawing { unit: Unit::Instructions, names: vec![], places: vec![], tracks: vec![] };
     let (mut of_names, mut of_places) = (HashMap::new(), HashMap::new());
-    let (mut left, mut errors) = (options.calls, 0);
-    for traced in options.input.traces()? {
+    let (mut left, mut verdict) = (options.calls, Verdict::default());
+    for traced in options.input.traces(&mut verdict)? {
         let mut names = Numbers { numbers: &mut of_names, all: &mut drawing.names };
         let mut places = Numbers { numbers: &mut of_places, all: &mut drawing.places };
         let (tracks, unit, wrong) =
             options.tracks(&traced, &mut names, &mut places, &mut left, &mut progress)?;
         drawing.tracks.extend(tracks);
         drawing.unit = unit;
-        errors += wrong;
+        verdict.errors += wrong;
     }
     let drawn: usize = drawing.tracks.iter().map(|track| track.slices.len()).sum();
     ensure!(drawn > 0, "nothing was executed in the trace: `pugmark decode` says why");
@@ -155,7 +156,7 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     };
     let (calls, threads) = (count(drawn, "call"), count(drawing.tracks.len(), "thread"));
     output::print(|out| writeln!(out, "{file}: {calls} of {threads}"))?;
-    Ok(status_of(errors))
+    Ok(verdict.status())
 }
 
 /// A change in a track: the begin or end of a function, or a loss.

@@ -26,8 +26,29 @@ pub(super) struct WalkedFunctions<'n> {
     names: Option<&'n TracedSymbols>,
     /// The pairs of addresses that were asked for most recently, and the answers.
     late_pairs: Vec<(u64, u64, bool)>,
-    /// The addresses that were asked for most recently, and where their functions begin.
-    late: Vec<(u64, Option<u64>)>,
+    /// The addresses that were asked for most recently.
+    late: Vec<LateAddress>,
+}
+
+/// An address, and what is known of its function.
+#[derive(Clone, Copy, Debug, Default)]
+struct LateAddress {
+    ip: u64,
+    /// Where its function begins.
+    begin: Option<u64>,
+    /// Its function is known to continue on another stack.
+    switches_stacks: bool,
+}
+
+impl LateAddress {
+    fn find(ip: u64, names: &TracedSymbols) -> Self {
+        let function = names.function(ip);
+        Self {
+            ip,
+            begin: function.map(|(_, offset)| ip.wrapping_sub(offset)),
+            switches_stacks: function.is_some_and(|(name, _)| SWITCHERS.contains(&name)),
+        }
+    }
 }
 
 impl<'n> WalkedFunctions<'n> {
@@ -35,23 +56,28 @@ impl<'n> WalkedFunctions<'n> {
     const LATE: usize = 1 << 12;
 
     pub(super) fn named(names: &'n TracedSymbols) -> Self {
-        let begin = names.function(0).map(|(_, offset)| 0_u64.wrapping_sub(offset));
         // 0 is in the same function as 0.
         Self {
             names: Some(names),
             late_pairs: vec![(0, 0, false); Self::LATE],
-            late: vec![(0, begin); Self::LATE],
+            late: vec![LateAddress::find(0, names); Self::LATE],
         }
     }
 
-    /// Returns where the function at `ip` begins.
-    pub(super) fn begin(&mut self, ip: u64) -> Option<u64> {
-        let names = self.names?;
+    #[inline]
+    fn find(&mut self, ip: u64) -> LateAddress {
+        let Some(names) = self.names else { return LateAddress::default() };
         let late = &mut self.late[Self::place(ip)];
-        if late.0 != ip {
-            *late = (ip, names.function(ip).map(|(_, offset)| ip.wrapping_sub(offset)));
+        if late.ip != ip {
+            *late = LateAddress::find(ip, names);
         }
-        late.1
+        *late
+    }
+
+    /// Returns where the function at `ip` begins.
+    #[inline]
+    pub(super) fn begin(&mut self, ip: u64) -> Option<u64> {
+        self.find(ip).begin
     }
 
     /// Returns true if two addresses are in different functions. All code without a name is one.
@@ -68,9 +94,9 @@ impl<'n> WalkedFunctions<'n> {
     }
 
     /// Returns true if the function at `ip` is known to continue on another stack.
-    pub(super) fn switches_stacks(&self, ip: u64) -> bool {
-        let function = self.names.and_then(|names| names.function(ip));
-        function.is_some_and(|(name, _)| SWITCHERS.contains(&name))
+    #[inline]
+    pub(super) fn switches_stacks(&mut self, ip: u64) -> bool {
+        self.find(ip).switches_stacks
     }
 
     fn place(key: u64) -> usize {
@@ -113,7 +139,7 @@ mod tests {
     #[test]
     fn a_function_that_switches_stacks_is_known_by_its_name() {
         let names = TracedSymbols::known(&[("swapcontext", 0x100, 0x200), ("swap", 0x200, 0x300)], &[]);
-        let functions = WalkedFunctions::named(&names);
+        let mut functions = WalkedFunctions::named(&names);
         assert_eq!(
             [0x100, 0x1ff, 0x200, 0x900].map(|ip| functions.switches_stacks(ip)),
             [true, true, false, false]

@@ -10,8 +10,9 @@ use super::{
     known_blocks::ExecutedBlocks,
     progress::{Progress, Size},
 };
+use crate::mapped::MappedFile;
 use crate::perf_clock::PerfClock;
-use crate::session::Session;
+use crate::session::{MAPPED_CHUNK, Session};
 use crate::symbols::TracedSymbols;
 use functions::WalkedFunctions;
 use pugmark_decoder_core::{
@@ -95,6 +96,9 @@ impl Time {
 
 /// A consumer of what happens in a trace.
 pub(super) trait Visitor {
+    /// True if [`is_done`](Self::is_done) is to be called now and then.
+    const ENDS_EARLY: bool = false;
+
     /// Called when something happens.
     fn happens(&mut self, time: Time, what: Happening);
 
@@ -107,6 +111,16 @@ pub(super) trait Visitor {
     /// Returns true if [`comes_to`](Self::comes_to) may return true at `ip` directly after the instruction at `before`.
     fn tells_apart(&mut self, before: u64, ip: u64) -> bool {
         let _ = (before, ip);
+        false
+    }
+
+    /// Called when a near call, to `to`, is seen that was not seen before, before anything there is executed.
+    fn sees_call(&mut self, to: u64) {
+        let _ = to;
+    }
+
+    /// Returns true if nothing more is wanted.
+    fn is_done(&self) -> bool {
         false
     }
 
@@ -154,17 +168,25 @@ impl TraceClock {
     /// A clock that counts instructions, whatever the trace has.
     pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None, perf: None };
 
-    /// Finds the clock of a trace.
-    pub(super) fn of(trace: &[u8], config: Config<'_>) -> Self {
+    /// Finds the clock of a trace, whose memory is given back if it is a file that is mapped.
+    pub(super) fn of(trace: &[u8], mapped: Option<&MappedFile>, config: Config<'_>) -> Self {
         use pugmark_decoder_core::packet::{Packet, Packets};
         let mut packets = Packets::with_config(trace, config);
-        let mut timed = false;
+        let (mut timed, mut forgotten) = (false, 0);
+        let mut is_time = |offset: u64, packet: &Packet| {
+            let offset = offset as usize;
+            if let Some(mapped) = mapped.filter(|_| offset.saturating_sub(forgotten) >= MAPPED_CHUNK) {
+                mapped.forget(forgotten..offset);
+                forgotten = offset;
+            }
+            matches!(packet, Packet::Tsc(_))
+        };
         while !timed && packets.sync_forward().is_some() {
-            timed = packets
-                .by_ref()
-                .take_while(Result::is_ok)
-                .flatten()
-                .any(|(_, packet)| matches!(packet, Packet::Tsc(_)));
+            let mut good = packets.by_ref().take_while(Result::is_ok).flatten();
+            timed = good.any(|(offset, packet)| is_time(offset, &packet));
+        }
+        if let Some(mapped) = mapped {
+            mapped.forget(forgotten..trace.len());
         }
         let frequency = frequency(&config.clocks);
         let unit = match (timed, frequency) {
@@ -333,6 +355,13 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         }
         self.shows(insn.ip, when);
         self.executed(insn);
+    }
+
+    /// Tells the visitor of a call, if the instruction before `to` is one.
+    fn sees_call(&mut self, before: &ExecutedInsn, to: u64) {
+        if matches!(before.class, Class::NearCall | Class::IndirectCall) {
+            self.visitor.sees_call(to);
+        }
     }
 
     /// Takes a step to the next instruction, with nothing else between the two.

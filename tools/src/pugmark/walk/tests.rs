@@ -213,7 +213,7 @@ fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
     clocked.clocks.nom_freq = 30;
     let units = |pieces: &[&[u8]]| {
         let trace = pieces.concat();
-        [plain, clocked].map(|config| TraceClock::of(&trace, config).unit)
+        [plain, clocked].map(|config| TraceClock::of(&trace, None, config).unit)
     };
     let timed = [Unit::Ticks, Unit::Nanoseconds];
     assert_eq!(units(&[&PSB, tsc, &PSB, pad]), timed);

@@ -1,8 +1,12 @@
 //! The time and instructions of each row of a report, with and without all that it called.
 
-use super::naming::{Keys, TraceRows};
+use super::naming::{Keys, TraceRows, UnnamedFunctions};
 use crate::pugmark::walk::{Happening, Time, Visitor};
-use std::{collections::HashMap, rc::Rc};
+use rustc_hash::FxHashMap;
+use std::{
+    collections::{BTreeSet, HashMap},
+    rc::Rc,
+};
 
 /// The names of missing parts, and of what was executed elsewhere: the kernel's part of a program's time, for
 /// example.
@@ -22,6 +26,15 @@ pub(super) struct RowCost {
 #[derive(Debug)]
 pub(super) struct CallerSums<'a> {
     naming: TraceRows<'a>,
+    /// The functions without a name: those that are known from the begin on, and those that were called since.
+    unnamed: UnnamedFunctions,
+    /// The addresses without a name that have a place.
+    unnamed_places: BTreeSet<u64>,
+    /// An address had a place before the function was called that it is in, so its row was another one.
+    is_stale: bool,
+    /// Nothing more is wanted if that is so before this many instructions were executed.
+    stops_before: u64,
+    stops: bool,
     known: KnownAddresses,
     places: Vec<CountedPlace>,
     place_numbers: HashMap<CountedPlace, usize>,
@@ -70,7 +83,7 @@ struct StackedFunction {
 /// The number of the place of each address. Recently used addresses are found without searching.
 #[derive(Debug)]
 struct KnownAddresses {
-    all: HashMap<u64, usize>,
+    all: FxHashMap<u64, usize>,
     late: Vec<(u64, usize)>,
 }
 
@@ -82,7 +95,7 @@ impl KnownAddresses {
         let mut late = vec![(0, 0); Self::LATE];
         // 0 is not known yet, and 1 is looked for elsewhere.
         late[0].0 = 1;
-        Self { all: HashMap::new(), late }
+        Self { all: FxHashMap::default(), late }
     }
 
     #[inline]
@@ -99,6 +112,11 @@ impl<'a> CallerSums<'a> {
     pub(super) fn new(naming: TraceRows<'a>) -> Self {
         Self {
             naming,
+            unnamed: naming.unnamed.clone(),
+            unnamed_places: BTreeSet::new(),
+            is_stale: false,
+            stops_before: 0,
+            stops: false,
             known: KnownAddresses::new(),
             places: vec![],
             place_numbers: HashMap::new(),
@@ -110,6 +128,17 @@ impl<'a> CallerSums<'a> {
             before: None,
             total: Time::default(),
         }
+    }
+
+    /// Stops as soon as some rows are stale, if that is so before this many instructions were executed.
+    pub(super) fn stopping_before(mut self, instructions: u64) -> Self {
+        self.stops_before = instructions;
+        self
+    }
+
+    /// Returns the functions without a name that were called, and true if some rows are not those of these functions.
+    pub(super) fn unnamed(&self) -> (&UnnamedFunctions, bool) {
+        (&self.unnamed, self.is_stale)
     }
 
     /// Ends the trace. Returns the cost of each row, and the total.
@@ -209,7 +238,11 @@ impl<'a> CallerSums<'a> {
     #[inline]
     fn place_of(&mut self, ip: u64) -> usize {
         self.known.find(ip).unwrap_or_else(|| {
-            let (own, outer) = (self.naming.own(ip), self.naming.outer(ip));
+            let naming = TraceRows { unnamed: &self.unnamed, ..self.naming };
+            let (own, outer) = (naming.own(ip), naming.outer(ip));
+            if naming.symbols.function(ip).is_none() {
+                self.unnamed_places.insert(ip);
+            }
             let place = self.place(own, outer);
             self.known.all.insert(ip, place);
             place
@@ -225,6 +258,25 @@ impl<'a> CallerSums<'a> {
 }
 
 impl Visitor for CallerSums<'_> {
+    const ENDS_EARLY: bool = true;
+
+    fn sees_call(&mut self, to: u64) {
+        let symbols = self.naming.symbols;
+        if self.unnamed.is_one(to) || symbols.function(to).is_some() {
+            return;
+        }
+        self.unnamed.add(to);
+        let next = self.unnamed_places.range(to..).next();
+        if next.is_some_and(|next| self.unnamed.begin(*next, symbols) == Some(to)) {
+            self.is_stale = true;
+            self.stops |= self.before.map_or(0, |before| before.insns) < self.stops_before;
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.stops
+    }
+
     fn happens(&mut self, now: Time, what: Happening) {
         self.add_up_to(now);
         self.here = None;

@@ -9,7 +9,7 @@ use super::{
     steps::{StepBefore, StepWay, WalkStep},
 };
 use crate::pugmark::{
-    known_blocks::{BlockChain, BlockNotes, ExecutedBlocks, KnownBlocks, NO_BLOCK},
+    known_blocks::{BlockChain, BlockNotes, ExecutedBlocks, KnownBlocks, NO_BLOCK, interrupted_at},
     progress::Progress,
 };
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
@@ -107,7 +107,7 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
     type Block = WalkedBlock;
     type Way = Passage;
 
-    fn block(&mut self, block: &Block, insns: Insns<'_>) -> WalkedBlock {
+    fn block(&mut self, before: &WalkedBlock, block: &Block, insns: Insns<'_>) -> WalkedBlock {
         let Block { mode, speculative, .. } = *block;
         let executed = |(ip, insn): (u64, Insn)| ExecutedInsn {
             ip,
@@ -117,6 +117,14 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
             speculative,
         };
         let insns: Vec<_> = insns.map(executed).collect();
+        for (caller, called) in before
+            .last()
+            .into_iter()
+            .chain(&insns)
+            .zip(insns.iter().skip(usize::from(before.last().is_none())))
+        {
+            self.sees_call(caller, called.ip);
+        }
         let (mut is_place, mut steps, mut is_told_apart) = (vec![false; insns.len()], vec![], false);
         for (number, (insn, next)) in insns.iter().zip(&insns[1.min(insns.len())..]).enumerate() {
             let is_apart = self.visitor.tells_apart(insn.ip, next.ip);
@@ -138,6 +146,7 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
 
     fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> Passage {
         let (Some(from), Some(first)) = (from.last(), to.first()) else { return Passage::Unknown };
+        self.sees_call(from, first.ip);
         match StepBefore::Insn(*from).step(first.ip, &mut self.stacks.functions) {
             _ if to.is_told_apart => Passage::Unknown,
             None if self.visitor.tells_apart(from.ip, first.ip) => Passage::Unknown,
@@ -205,6 +214,12 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
 }
 
 impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_, V, TIMED> {
+    const ENDS_EARLY: bool = V::ENDS_EARLY;
+
+    fn is_done(&self) -> bool {
+        self.state.visitor.is_done()
+    }
+
     fn begins(&mut self, slice: &TraceSlice) {
         self.times.turn_to(slice.trace);
         self.catch_up();
@@ -266,6 +281,9 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
     fn event(&mut self, event: &Event) {
         self.catch_up();
         self.disturbed = true;
+        if let (Some(at), Some(last)) = (interrupted_at(event), self.known.notes(self.chain.before).last()) {
+            self.state.sees_call(last, at);
+        }
         self.chain.event(event);
         self.state.goes_on_decoding();
         self.state.passes(event, |insns| self.times.at(Span::at(event.offset), insns));

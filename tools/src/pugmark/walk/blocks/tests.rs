@@ -118,7 +118,7 @@ fn block_by_block_the_same_happens_as_instruction_by_instruction() {
         let named: Vec<_> =
             named.map(|(_, function)| ("f", *function.range.start(), *function.range.end() + 1)).collect();
         let names = TracedSymbols::known(&named, &[]);
-        let own = TraceClock::of(&made.trace, Config::default());
+        let own = TraceClock::of(&made.trace, None, Config::default());
         timed += u64::from(own.unit != Unit::Instructions);
         for (clock, names, bits) in [
             (TraceClock::INSTRUCTIONS, None, None),
@@ -164,7 +164,7 @@ fn a_trace_that_ends_with_a_branch_ends_after_it() {
     let trace = b"\
         \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
         \x19\0\x10\0\0\0\0\0\x06\x19\0\x90\0\0\0\0\0";
-    let clock = TraceClock::of(trace, Config::default());
+    let clock = TraceClock::of(trace, None, Config::default());
     let [by_blocks, by_insns] = told((trace, &code), clock, None, None);
     assert_eq!(by_blocks, by_insns);
     let ends =

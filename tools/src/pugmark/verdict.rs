@@ -1,0 +1,38 @@
+//! The exit status of a command that decodes traces.
+
+use crate::output::tell;
+use std::process::ExitCode;
+
+/// Everything that is missing from a command's result, in its traces and in what was recorded beside them.
+///
+/// [`Input::traces`](super::options::Input::traces) adds what the recording says that it lost; the command adds what it
+/// finds in the traces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Losses that the recording reports, and parts of its file that cannot be read. They were told when it was read.
+    pub(super) recorded: usize,
+    /// Errors in the traces, and places where the processor lost packets.
+    pub(super) errors: usize,
+    /// Nothing was executed.
+    pub(super) is_empty: bool,
+}
+
+impl Verdict {
+    /// Returns true if nothing is missing.
+    pub(super) const fn is_good(&self) -> bool {
+        self.recorded == 0 && self.errors == 0 && !self.is_empty
+    }
+
+    /// Warns of what the traces lack. Returns the exit status: a failure if anything is missing.
+    pub(super) fn status(&self) -> ExitCode {
+        if self.errors > 0 {
+            tell(format_args!(
+                "pugmark: warning: {} errors and losses in the traces: `pugmark decode` says where",
+                self.errors
+            ));
+        } else if self.is_empty {
+            tell(format_args!("pugmark: warning: no code was executed: `pugmark decode` says why"));
+        }
+        if self.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
