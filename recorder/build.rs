@@ -1,10 +1,10 @@
-//! Builds the plugin for QEMU's user-mode emulator that `pugmark record` carries along: a shared object of one file and
+//! Builds the plugin for QEMU that `pugmark record` carries along: a shared object of one file and
 //! the standard library.
 
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 13] = [
+const FILES: [&str; 16] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
@@ -12,6 +12,9 @@ const FILES: [&str; 13] = [
     "counts.rs",
     "exec.rs",
     "fork.rs",
+    "machine_plugin/gates.rs",
+    "machine_plugin/mod.rs",
+    "machine_plugin/state.rs",
     "mapped.rs",
     "meeting.rs",
     "program_memory.rs",

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # What is traced
-//! Only user mode is traced. Each thread of the program and of the processes that it starts is a task with its own
+//! Of a program, only user mode is traced. Each thread of the program and of the processes that it starts is a task with its own
 //! processor and so its own trace. All processors have the same TSC. The recording ends with the last task. The system
 //! decides in which order the tasks' steps alternate, so a program with several tasks may differ from run to run.
 //! - A system call is its SYSCALL instruction, at which the trace pauses (TIP.PGD, packet generation disabled), and the
@@ -58,6 +58,11 @@
 //! which processor it is on: the emulator shows another one than this machine's (`-cpu max`). Addresses of stack and
 //! libraries differ. In the emulator threads run at the same time; the TSC of each is put forward at system calls to
 //! that of the thread that is farthest on.
+//!
+//! # Machines
+//! With [`RecordOptions::machine`] the program is QEMU's system emulator, and what its machine executes is recorded:
+//! each virtual processor is a task, and all levels are traced. The addresses of 16-bit and 32-bit code are offsets in
+//! the code segment.
 //!
 //! # What is not right
 //! If it is stepped, the program notices that in few places. It differs from a run without stepping in RDTSC and

@@ -33,27 +33,48 @@ pub(super) enum Exit {
     Interrupt(u8),
     /// At the next instruction, or at the same one, which repeats itself.
     Repeated,
+    /// At the next instruction; in a machine it shows in the trace: MOV to CR3, HLT, MWAIT.
+    Shown,
     /// Where the call came from: the block is in the old page with system calls (before the vDSO), which is not
     /// executed.
     OldCall,
 }
 
 impl Block {
-    /// Reads a block from its definition; `None` if that is damaged.
+    /// Reads a block of a program from its definition; `None` if that is damaged.
     pub(super) fn read(start: u64, lengths: &[u8], bytes: &[u8]) -> Option<Self> {
+        let mut block = Self::cut(start, lengths, bytes)?;
+        let last = block.len().checked_sub(1)?;
+        block.exit = if VSYSCALL.contains(&start) {
+            Exit::OldCall
+        } else {
+            exit(block.ip(last), block.instruction(last), ExecMode::Bits64)
+        };
+        Some(block)
+    }
+
+    /// Reads a block of a machine, which is executed in this mode.
+    pub(super) fn of_machine(start: u64, lengths: &[u8], bytes: &[u8], mode: ExecMode) -> Option<Self> {
+        let mut block = Self::cut(start, lengths, bytes)?;
+        let last = block.len().checked_sub(1)?;
+        block.exit = match (exit(block.ip(last), block.instruction(last), mode), block.instruction(last)) {
+            // The kernel is part of what is recorded.
+            (Exit::SystemCall, _) => Exit::Anywhere,
+            (_, [0xf1]) => Exit::Interrupt(1),
+            (_, [0xf4] | [0x0f, 0x01, 0xc9]) => Exit::Shown,
+            (_, last) if writes_cr3(last) => Exit::Shown,
+            (exit, _) => exit,
+        };
+        Some(block)
+    }
+
+    fn cut(start: u64, lengths: &[u8], bytes: &[u8]) -> Option<Self> {
         let mut offsets = vec![0u16];
         for &length in lengths {
             offsets.push(offsets.last()? + u16::from(length));
         }
         let bytes = bytes.get(..usize::from(*offsets.last()?))?.to_vec();
-        let mut block = Self { start, offsets, bytes, exit: Exit::Next };
-        let last = block.len().checked_sub(1)?;
-        block.exit = if VSYSCALL.contains(&start) {
-            Exit::OldCall
-        } else {
-            exit(block.ip(last), block.instruction(last))
-        };
-        Some(block)
+        Some(Self { start, offsets, bytes, exit: Exit::Next })
     }
 
     /// The number of instructions.
@@ -85,7 +106,7 @@ impl Block {
     /// Returns true if the program can be at `next` after all instructions, if it is not interrupted.
     pub(super) fn can_lead_to(&self, next: u64) -> bool {
         match self.exit {
-            Exit::Next => next == self.end(),
+            Exit::Next | Exit::Shown => next == self.end(),
             Exit::NextOr(target) => next == target || next == self.end(),
             Exit::At(target) => next == target,
             Exit::Repeated => next == self.end() || next == self.ip(self.len() - 1),
@@ -94,14 +115,23 @@ impl Block {
     }
 }
 
-fn exit(ip: u64, bytes: &[u8]) -> Exit {
-    match Special::of(bytes, ExecMode::Bits64) {
+/// Returns true if an instruction is MOV to CR3.
+fn writes_cr3(bytes: &[u8]) -> bool {
+    let bytes = match bytes {
+        [0x40..=0x4f, rest @ ..] => rest,
+        bytes => bytes,
+    };
+    matches!(bytes, [0x0f, 0x22, modrm] if modrm >> 3 & 7 == 3)
+}
+
+fn exit(ip: u64, bytes: &[u8], mode: ExecMode) -> Exit {
+    match Special::of(bytes, mode) {
         Some(Special::Repeat) => return Exit::Repeated,
         Some(Special::SystemCall) => return Exit::SystemCall,
         Some(Special::Interrupt { vector }) => return Exit::Interrupt(vector),
         _ => {}
     }
-    let Ok(insn) = insn::decode(bytes, ExecMode::Bits64, ip) else { return Exit::Next };
+    let Ok(insn) = insn::decode(bytes, mode, ip) else { return Exit::Next };
     match (insn.class, insn.target) {
         (Class::CondJump, Some(target)) => Exit::NextOr(target),
         (Class::NearJump | Class::NearCall, Some(target)) => Exit::At(target),

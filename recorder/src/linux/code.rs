@@ -126,20 +126,22 @@ impl CodeSnapshots {
         let mut fresh = vec![];
         for number in block.start / PAGE..=(block.end() - 1) / PAGE {
             let mut bytes = [0; PAGE_BYTES];
-            match page(number) {
-                Some(now) if now.len() == PAGE_BYTES => bytes.copy_from_slice(now),
-                _ => {}
+            let before = self.pages.get(&number);
+            let now = page(number).filter(|now| now.len() == PAGE_BYTES);
+            match (now, before) {
+                (Some(now), _) => bytes.copy_from_slice(now),
+                (None, Some(before)) => bytes = before.bytes,
+                (None, None) => {}
             }
             for (address, byte) in own().filter(|(address, _)| address / PAGE == number) {
                 bytes[(address % PAGE) as usize] = byte;
             }
-            let before = self.pages.get(&number);
             // The usual case, and a page has hundreds of blocks.
             if before.is_some_and(|before| before.volatile && before.bytes == bytes) {
                 continue;
             }
             // Executed code may have been replaced since.
-            if let Some(before) = before {
+            if let Some(before) = before.filter(|_| now.is_some()) {
                 for at in (0..PAGE_BYTES).filter(|at| bit(&before.executed, *at)) {
                     bytes[at] = before.bytes[at];
                 }

@@ -50,6 +50,7 @@ fn describe(options: &RecordOptions, begun: SystemTime) -> Value {
     json!({
         "program": options.program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
         "attached_to": options.pid,
+        "machine": options.machine,
         "profile": options.profile.name,
         "cpu": options.cpu().to_string(),
         "begun": unix.as_secs_f64(),

@@ -112,7 +112,8 @@ pub fn emulator_is_installed() -> bool {
 /// times as fast; `None` if it does not, or if the program cannot be started at all.
 #[must_use]
 pub fn why_stepping(options: &RecordOptions) -> Option<RecordError> {
-    let why = (options.engine == Engine::Auto).then(|| emulator::prepare(options, false).err()).flatten()?;
+    let may_step = options.engine == Engine::Auto && !options.machine;
+    let why = may_step.then(|| emulator::prepare(options, false).err()).flatten()?;
     let is_missing =
         matches!(&why, RecordError::Start { error, .. } if error.kind() == io::ErrorKind::NotFound);
     (!is_missing).then_some(why)
@@ -131,6 +132,9 @@ pub fn record(
     let most = options.profile.address_ranges;
     if options.ranges.len() > most as usize {
         return Err(RecordError::Ranges { most, wanted: options.ranges.len() });
+    }
+    if options.machine {
+        return emulator::machine::record(options, progress);
     }
     match options.engine {
         Engine::Emulator => return emulator::record(options, emulator::prepare(options, false)?, progress),

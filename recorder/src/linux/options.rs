@@ -45,6 +45,9 @@ pub struct RecordOptions {
     pub aslr: bool,
     /// Who executes the program.
     pub engine: Engine,
+    /// True if the program is QEMU's system emulator, and the machine that it emulates is recorded: every processor, at
+    /// all levels.
+    pub machine: bool,
     /// True if signals that would end this process end the recording instead and are passed on to the program. This
     /// changes the signal handlers of the whole process, so it is for a process that does nothing else.
     pub signals: bool,
@@ -98,6 +101,7 @@ impl RecordOptions {
             limit: None,
             aslr: false,
             engine: Engine::Stepping,
+            machine: false,
             signals: false,
         }
     }
@@ -111,6 +115,7 @@ impl RecordOptions {
     pub(super) fn ctl(&self) -> u64 {
         const TRACE_EN: u64 = 1 << 0;
         const CYC_EN: u64 = 1 << 1;
+        const OS: u64 = 1 << 2;
         const USER: u64 = 1 << 3;
         const TOPA: u64 = 1 << 8;
         const MTC_EN: u64 = 1 << 9;
@@ -119,6 +124,7 @@ impl RecordOptions {
         const BRANCH_EN: u64 = 1 << 13;
         let fields = [
             Some(TRACE_EN | USER | TOPA | BRANCH_EN),
+            self.machine.then_some(OS),
             self.tsc.then_some(TSC_EN),
             self.mtc.map(|freq| MTC_EN | u64::from(freq & 0xf) << 14),
             self.cyc.map(|threshold| CYC_EN | u64::from(threshold & 0xf) << 19),
@@ -142,6 +148,7 @@ mod tests {
         let rows = [
             (plain.clone(), 0x2109),
             (RecordOptions { tsc: true, ..plain.clone() }, 0x2509),
+            (RecordOptions { machine: true, ..plain.clone() }, 0x210d),
             (RecordOptions { mtc: Some(3), ..plain.clone() }, 0xe309),
             (RecordOptions { cyc: Some(1), ..plain.clone() }, 0x8_210b),
             (RecordOptions { psb: 2, ..plain.clone() }, 0x200_2109),

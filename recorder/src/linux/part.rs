@@ -6,7 +6,7 @@ use super::{
     code::{CodeSnapshots, PAGE_BYTES},
     folder::{self, PartNumber},
     maps::TaskMapping,
-    pt_unit::{Clock, PtUnit},
+    pt_unit::PtUnit,
     truth::Truth,
 };
 use crate::files::{CODE, IMAGE, TRACE, TRUTH};
@@ -96,17 +96,15 @@ impl GrowingFile {
 }
 
 impl<T: Truth> OpenPart<T> {
-    /// Begins a part. With the clock comes whether the program is in the kernel.
+    /// Begins a part, which this unit traces.
     pub(super) fn begin(
         options: &RecordOptions,
         place: PartNumber,
         (program, thread): (String, ThreadInfo),
         ranges: Vec<(u64, u64)>,
-        time: (Clock, bool),
-        truth: T,
+        pt_unit: PtUnit<T>,
     ) -> Result<Self, RecordError> {
-        let tsc_first = time.0.get();
-        let pt_unit = PtUnit::start(options, &ranges, time, truth)?;
+        let tsc_first = pt_unit.tsc();
         let dir = place.make(&options.out)?;
         let [trace, code] = [TRACE, CODE].map(|name| GrowingFile::make(dir.join(name)));
         let (trace, code, pages) = (trace?, code?, BTreeMap::new());

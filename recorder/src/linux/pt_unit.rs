@@ -75,6 +75,8 @@ pub(super) struct PtUnit<T> {
     /// The value of IA32_RTIT_CTL while tracing is on.
     ctl: u64,
     is_on: bool,
+    /// The state in which its MSRs are written, and the one after that.
+    at_writes: (Context, Context),
     /// The bits that IA32_RTIT_STATUS has while instructions are traced.
     enables: u64,
     /// True if all code is traced, without timing packets: then only branches leave anything in the trace.
@@ -91,6 +93,33 @@ impl<T: Truth> PtUnit<T> {
         (clock, in_kernel): (Clock, bool),
         truth: T,
     ) -> Result<Self, RecordError> {
+        let after = Context { ip: KERNEL.ip + WRMSR.len() as u64, ..KERNEL };
+        let mut unit = Self::new(options, ranges, clock, (KERNEL, after), truth)?;
+        unit.turn_on(in_kernel)?;
+        Ok(unit)
+    }
+
+    /// Turns tracing on for a machine at all levels, before the instruction at `at`. Its kernel is part of what is
+    /// traced, so [`retire_at`](Self::retire_at) and [`deliver_at`](Self::deliver_at) report what it does.
+    pub(super) fn start_machine(
+        options: &RecordOptions,
+        clock: Clock,
+        at: Context,
+        truth: T,
+    ) -> Result<Self, RecordError> {
+        let mut unit = Self::new(options, &[], clock, (at, at), truth)?;
+        unit.turn_on(false)?;
+        unit.in_kernel = false;
+        Ok(unit)
+    }
+
+    fn new(
+        options: &RecordOptions,
+        ranges: &[(u64, u64)],
+        clock: Clock,
+        at_writes: (Context, Context),
+        truth: T,
+    ) -> Result<Self, RecordError> {
         let settings = IntelSettings { long_tnt: options.long_tnt, ..IntelSettings::default() };
         let mut unit = Self {
             processor: Box::new(IntelProcessor::new(options.profile, settings)),
@@ -104,6 +133,7 @@ impl<T: Truth> PtUnit<T> {
             visit: 0,
             ctl: options.ctl(),
             is_on: false,
+            at_writes,
             enables: OTHER_ENABLES
                 | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
             straight_is_unseen: ranges.is_empty() && options.mtc.is_none() && options.cyc.is_none(),
@@ -117,7 +147,6 @@ impl<T: Truth> PtUnit<T> {
             unit.write_msr(msr::ADDR0_A + index, first)?;
             unit.write_msr(msr::ADDR0_A + index + 1, last)?;
         }
-        unit.turn_on(in_kernel)?;
         Ok(unit)
     }
 
@@ -211,21 +240,20 @@ impl<T: Truth> PtUnit<T> {
         }
     }
 
-    /// Lets `report` report near branches of the program in the quick way, if that makes no difference to the trace
-    /// now: to the processor, the truth, and the time, which it advances itself. It must not report more than
-    /// [`FETCH_EVERY`] of them. If it would make a difference, `report` is not called.
+    /// Lets `report` report near branches of 64-bit code in the quick way, in the state `context`, whose address does
+    /// not matter, if that makes no difference to the trace now: to the processor, the truth, and the time, which it
+    /// advances itself. It must not report more than [`FETCH_EVERY`] of them. If it would make a difference, `report` is
+    /// not called.
     pub(super) fn with_near_branches(
         &mut self,
+        context: Context,
         report: impl FnOnce(&mut NearBranches<'_>, &mut T, &mut u64),
     ) {
         if !self.straight_is_unseen || self.in_kernel {
             return;
         }
         let mut memory = memory(&mut self.ram);
-        // The address of the instruction does not matter.
-        let Some(mut branches) = self.processor.near_branches(user(0, ExecMode::Bits64), &mut memory) else {
-            return;
-        };
+        let Some(mut branches) = self.processor.near_branches(context, &mut memory) else { return };
         let mut tsc = self.clock.get();
         report(&mut branches, &mut self.truth, &mut tsc);
         self.clock.set(tsc);
@@ -238,6 +266,50 @@ impl<T: Truth> PtUnit<T> {
         self.return_to_user(at);
         self.advance_clock(1);
         self.interrupt(kind, vector, at);
+    }
+
+    /// Reports that an instruction of a machine retired.
+    pub(super) fn retire_at(&mut self, before: Context, after: Context, bytes: &[u8]) {
+        if self.is_on {
+            self.truth.add(before.ip);
+        }
+        self.advance_clock(1);
+        self.instruction(before, after, bytes);
+    }
+
+    /// Reports that instructions of a machine retired, none of them a branch, and that it continued at `next`.
+    pub(super) fn retire_straight_at<'i>(
+        &mut self,
+        context: Context,
+        instructions: impl Iterator<Item = (u64, &'i [u8])>,
+        next: u64,
+    ) {
+        let mut instructions = instructions.peekable();
+        while let Some((ip, bytes)) = instructions.next() {
+            if self.straight_is_unseen && self.is_on {
+                self.truth.add(ip);
+                self.advance_clock(1);
+                continue;
+            }
+            let next = instructions.peek().map_or(next, |(ip, _)| *ip);
+            self.retire_at(Context { ip, ..context }, Context { ip: next, ..context }, bytes);
+        }
+    }
+
+    /// Reports the delivery of an interrupt or exception in a machine.
+    pub(super) fn deliver_at(&mut self, kind: DeliveryKind, vector: u8, before: Context, after: Context) {
+        self.advance_clock(1);
+        let delivery = Delivery { kind, vector, before, after, cr2: None, tsc: self.tsc() };
+        self.processor.deliver(&delivery, &mut memory(&mut self.ram));
+        self.fetch_if_due();
+    }
+
+    /// Ends the trace of a machine before the instruction at `at`.
+    pub(super) fn finish_at(&mut self, at: Context) -> Result<(), RecordError> {
+        self.at_writes = (at, at);
+        self.write_msr(msr::CTL, 0)?;
+        self.is_on = false;
+        Ok(())
     }
 
     fn interrupt(&mut self, kind: DeliveryKind, vector: u8, at: (u64, ExecMode)) {
@@ -292,8 +364,8 @@ impl<T: Truth> PtUnit<T> {
     }
 
     fn write_msr(&mut self, number: u32, value: u64) -> Result<(), RecordError> {
-        let after = Context { ip: KERNEL.ip + WRMSR.len() as u64, ..KERNEL };
-        let at = Retired { before: KERNEL, after, bytes: WRMSR, tsc: self.tsc(), operand: 0 };
+        let (before, after) = self.at_writes;
+        let at = Retired { before, after, bytes: WRMSR, tsc: self.tsc(), operand: 0 };
         let written = self.processor.write_msr(number, value, &at, &mut memory(&mut self.ram));
         written.map_err(|_| RecordError::Refused { msr: number, value })
     }
@@ -333,7 +405,8 @@ pub(super) enum Next {
 /// The vector of the interrupt that ends a trace while the program is in user mode.
 const PERFMON_VECTOR: u8 = 0xf0;
 
-fn user(ip: u64, mode: ExecMode) -> Context {
+/// Returns the state of a program at an address.
+pub(super) fn user(ip: u64, mode: ExecMode) -> Context {
     Context { ip, cs_base: 0, cr3: 0, cpl: 3, mode, iflag: true }
 }
 

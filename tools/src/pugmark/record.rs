@@ -73,6 +73,9 @@ pub struct RecordCommand {
     /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto
     #[arg(long, value_parser = engines(), default_value = Engine::Auto.name(), hide_possible_values = true)]
     engine: Engine,
+    /// Record the machine that PROGRAM emulates, which is a qemu-system-x86_64: each processor, at all levels
+    #[arg(long, conflicts_with_all = ["filter", "start", "stop", "main_only", "aslr", "engine", "pid"])]
+    machine: bool,
     /// Record a process that runs, by stepping; it goes on afterwards
     #[arg(short, long, value_name = "PID", conflicts_with = "program",
         value_parser = clap::value_parser!(i32).range(1..))]
@@ -267,6 +270,7 @@ impl RecordCommand {
             limit: self.limit,
             aslr: self.aslr,
             engine: self.engine,
+            machine: self.machine,
             signals: true,
             ..plain
         }
@@ -412,6 +416,24 @@ mod tests {
         for (ending, expected) in [(Ending::Exit(0), 0), (Ending::Exit(255), 255), (Ending::Signal(9), 137)] {
             assert_eq!(status(ending), expected);
         }
+    }
+
+    #[test]
+    fn a_machine_takes_no_options_of_programs() {
+        let parse = |words: &str| RecordCli::try_parse_from(words.split(' '));
+        let plain =
+            parse("record --machine --limit 5 --tsc --profile icelake -- qemu-system-x86_64 -m 64").unwrap();
+        let options = plain.command.options();
+        assert_eq!((options.machine, options.limit, options.program.len()), (true, Some(5), 3));
+        for other in
+            ["--filter main", "--start main", "--stop main", "--main-only", "--aslr", "--engine stepping"]
+        {
+            let error =
+                parse(&format!("record --machine {other} -- qemu-system-x86_64")).err().unwrap().to_string();
+            let name = other.split(' ').next().unwrap();
+            assert!(error.contains("--machine") && error.contains(name), "{error}");
+        }
+        assert!(parse("record --machine -p 1").is_err());
     }
 
     #[test]

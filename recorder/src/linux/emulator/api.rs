@@ -21,13 +21,18 @@ const COPIES_BYTES: c_int = 3;
 /// Versions from this one on call back with data that was registered, and without the plugin's number.
 pub const WITH_DATA: c_int = 7;
 
-/// The emulator's words of itself when it loads a plugin. More follows.
+/// The emulator's words of itself when it loads a plugin.
 #[repr(C)]
 pub struct Info {
     target: *const c_char,
     least: c_int,
     /// The version of the interface: whatever version a plugin asks for, it gets this one.
     pub version: c_int,
+    /// It emulates a whole machine.
+    pub is_machine: bool,
+    processors: c_int,
+    /// A machine's: how many virtual processors there can be.
+    pub most_processors: c_int,
 }
 
 /// The functions of the emulator, found by name, so that this file can also be part of a program that has none.
@@ -104,7 +109,8 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-fn function(name: &CStr) -> Option<*mut c_void> {
+/// Returns the address of a function or variable of the running program.
+pub fn function(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: looks up a name in what is loaded.
     let found = unsafe { dlsym(null_mut(), name.as_ptr()) };
     (!found.is_null()).then_some(found)

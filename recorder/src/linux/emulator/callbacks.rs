@@ -3,7 +3,7 @@
 
 use super::{
     api::{Add, Api, Opaque, PluginId, WITH_DATA},
-    calls, thread_ends, threads_stand_still, translates,
+    calls, machine_plugin, thread_ends, threads_stand_still, translates,
 };
 use std::ffi::{c_uint, c_void};
 
@@ -20,6 +20,19 @@ pub(super) fn register(api: &Api, id: PluginId) {
     if let Add::ByProcessor(counts) = api.add {
         let exits = choose(plain::exits as *const c_void, data::exits as *const c_void);
         (counts.on_exit)(id, exits, std::ptr::null_mut());
+    }
+}
+
+/// Lets the emulator of a whole machine call the plugin.
+pub(super) fn register_for_machine(api: &Api, id: PluginId) {
+    let with_data = api.version >= WITH_DATA;
+    let choose = |plain: *const c_void, data: *const c_void| if with_data { data } else { plain };
+    let translates =
+        choose(plain::machine_translates as *const c_void, data::machine_translates as *const c_void);
+    api.on_translation.register(id, translates);
+    if let Add::ByProcessor(counts) = api.add {
+        let ends = choose(plain::machine_ends as *const c_void, data::machine_ends as *const c_void);
+        (counts.on_exit)(id, ends, std::ptr::null_mut());
     }
 }
 
@@ -58,6 +71,14 @@ mod plain {
     pub(super) extern "C" fn exits(_: PluginId, _: *mut c_void) {
         threads_stand_still();
     }
+
+    pub(super) extern "C" fn machine_translates(_: PluginId, block: Opaque) {
+        machine_plugin::translates(block);
+    }
+
+    pub(super) extern "C" fn machine_ends(_: PluginId, _: *mut c_void) {
+        machine_plugin::ends();
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "the emulator passes eight of the system call's")]
@@ -94,5 +115,13 @@ mod data {
 
     pub(super) extern "C" fn exits(_: *mut c_void) {
         threads_stand_still();
+    }
+
+    pub(super) extern "C" fn machine_translates(block: Opaque, _: *mut c_void) {
+        machine_plugin::translates(block);
+    }
+
+    pub(super) extern "C" fn machine_ends(_: *mut c_void) {
+        machine_plugin::ends();
     }
 }

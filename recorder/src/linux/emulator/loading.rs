@@ -7,7 +7,7 @@ use super::{
 };
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::{
-    ffi::c_int,
+    ffi::{OsStr, c_int},
     fmt,
     fs::File,
     io::{self, Write},
@@ -40,13 +40,19 @@ pub enum NoEmulator {
 impl LoadedPlugin {
     /// Finds out whether the emulator takes the plugin, by letting it load it.
     pub(super) fn find() -> Result<Self, NoEmulator> {
+        Self::find_for(EMULATOR.as_ref(), &["/proc/self/exe"])
+    }
+
+    /// Finds out whether this emulator, with these arguments, takes the plugin.
+    pub(super) fn find_for(emulator: &OsStr, arguments: &[&str]) -> Result<Self, NoEmulator> {
         let mut said = String::new();
         for version in VERSIONS {
             let plugin = Self::new(version).map_err(NoEmulator::Missing)?;
-            let output = Command::new(EMULATOR)
+            let output = Command::new(emulator)
                 .arg("-plugin")
                 // The plugin ends the emulator before that executes anything.
-                .args([&format!("{},probe=1", plugin.path()), "/proc/self/exe"])
+                .arg(format!("{},probe=1", plugin.path()))
+                .args(arguments)
                 .stdin(Stdio::null())
                 .output()
                 .map_err(NoEmulator::Missing)?;

@@ -17,6 +17,7 @@
 mod counting;
 mod hash_thread;
 mod loading;
+pub(super) mod machine;
 mod near_branches;
 mod new_rings;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]

@@ -1,10 +1,7 @@
 //! The blocks that a thread has executed, in the form in which they are followed quickly: most blocks end by a near
 //! branch, and most branches lead where they can lead.
 
-use super::{
-    super::block::{Block, Exit},
-    process::Process,
-};
+use super::super::block::{Block, Exit};
 use pugmark_model::intel::NearBranch;
 
 /// Blocks by their numbers.
@@ -55,17 +52,17 @@ impl NotedBlock {
     }
 
     /// Returns true if all of the block is executed, and nothing but its end is the reason that the program continues
-    /// at `next`.
+    /// at `next`. `is_handler` returns true for the handlers of a program's signals.
     #[inline]
-    pub(super) fn leads_to(&self, next: u64, process: &Process) -> bool {
+    pub(super) fn leads_to(&self, next: u64, is_handler: impl Fn(u64) -> bool) -> bool {
         match self.exit {
             Exit::NextOr(target) => self.branch.is_some() && (next == target || next == self.end),
             Exit::At(target) => self.branch.is_some() && next == target,
             Exit::Next => self.branch.is_none() && next == self.end,
             Exit::Called => self.branch.is_some(),
             // A signal's handler may interrupt the program before the next block.
-            Exit::Anywhere => self.branch.is_some() && !(process.has_handlers() && process.is_handler(next)),
-            Exit::SystemCall | Exit::Interrupt(_) | Exit::Repeated | Exit::OldCall => false,
+            Exit::Anywhere => self.branch.is_some() && !is_handler(next),
+            Exit::SystemCall | Exit::Interrupt(_) | Exit::Repeated | Exit::OldCall | Exit::Shown => false,
         }
     }
 }

@@ -25,6 +25,8 @@ mod counts;
 mod exec;
 #[path = "fork.rs"]
 mod fork;
+#[path = "machine_plugin/mod.rs"]
+mod machine_plugin;
 #[path = "mapped.rs"]
 mod mapped;
 #[path = "meeting.rs"]
@@ -204,9 +206,10 @@ impl PluginProcess {
         Some(ring)
     }
 
-    /// Reports the pages of a block that are new or that have changed.
-    fn report_pages(&mut self, address: u64, code: &[u8]) {
-        if code.is_empty() || address >= USER_END {
+    /// Reports the pages of a block that are new or that have changed. `read` reads the program's memory: the emulator
+    /// has just read code of the page, so it is there, unless another thread unmaps it meanwhile.
+    fn report_pages(&mut self, address: u64, code: &[u8], read: impl Fn(u64, &mut [u8])) {
+        if code.is_empty() {
             return;
         }
         for page in address / PAGE..=(address + code.len() as u64 - 1) / PAGE {
@@ -218,8 +221,7 @@ impl PluginProcess {
                 continue;
             }
             let mut now = vec![0; PAGE as usize].into_boxed_slice();
-            // The emulator has just read code of this page, so it is mapped, unless another thread unmaps it meanwhile.
-            let _ = program_memory::read(page * PAGE, &mut now);
+            read(page * PAGE, &mut now);
             // The translated bytes count, if another thread writes at the same time.
             now[within..within + own.len()].copy_from_slice(own);
             self.definitions.write(Kind::Page, &[&(page * PAGE).to_le_bytes(), &now]);
@@ -385,8 +387,8 @@ fn translates(block: Opaque) {
     let number = process.blocks;
     if counts::IS_COUNTING.load(Relaxed) {
         counts::translates(process, (block, &instructions), address, (&lengths, &code));
-    } else {
-        process.report_pages(address, &code);
+    } else if address < USER_END {
+        process.report_pages(address, &code, |from, page| _ = program_memory::read(from, page));
     }
     process.blocks += 1;
     let (number_bytes, count_bytes) = (number.to_le_bytes(), (count as u32).to_le_bytes());
@@ -480,6 +482,11 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let file = fs::OpenOptions::new().read(true).write(true).open(&origin.rings).ok()?;
         let rings = Arc::new(Rings::map(&file).ok()?);
         CLOCK.store((&raw const rings.header().clock).cast_mut(), Relaxed);
+        // SAFETY: as the caller says.
+        let info = unsafe { &*info };
+        if info.is_machine {
+            return machine_plugin::install(id, info, origin, rings);
+        }
         mapped::note_own();
         let line = fs::read("/proc/self/cmdline").ok()?;
         let mut words = line.split_inclusive(|byte| *byte == 0).skip(LEADING_ARGUMENTS);
@@ -487,9 +494,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let (name, path) = (words.next()?, words.next()?);
         let program =
             [&*exec::whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
-        // SAFETY: as the caller says.
-        let version = unsafe { &*info }.version;
-        let api = API.get_or_init(|| Api::find(version).unwrap_or_else(|| std::process::abort()));
+        let api = API.get_or_init(|| Api::find(info.version).unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(origin, rings, program)?);
         // SAFETY: registers a function.
         unsafe { pthread_atfork(Some(fork::begins), Some(fork::goes_on), Some(fork::forked)) };

@@ -74,11 +74,19 @@ pub enum Kind {
     Starts,
     /// The program has asked for a seccomp filter, which the emulator refuses.
     Seccomp,
+    /// Definitions of a machine: how a block is executed. Its number, its mode and level (the mode's bits, from bit 8
+    /// on the level), the base of its code segment (2 words). Its address in a machine is linear.
+    State,
+    /// CR3 (2 words), from the next block on.
+    Space,
+    /// The next block begins a handler: its vector, in bit 16 whether an exception with that vector pushes an error
+    /// code, and the first values on the stack (2 words each).
+    Frame,
     /// The begin of the next message, which is long.
     Begin,
 }
 
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 19] = [
     Kind::Block,
     Kind::Page,
     Kind::Program,
@@ -94,6 +102,9 @@ const KINDS: [Kind; 16] = [
     Kind::Exit,
     Kind::Starts,
     Kind::Seccomp,
+    Kind::State,
+    Kind::Space,
+    Kind::Frame,
     Kind::Begin,
 ];
 

@@ -8,7 +8,7 @@ use super::super::{
     instruction::Special,
     maps::{TaskMapping, VSYSCALL},
     part::OpenPart,
-    pt_unit::{Clock, Next, PAGE_FAULT, TIMER_VECTOR},
+    pt_unit::{Clock, Next, PAGE_FAULT, PtUnit, TIMER_VECTOR},
     switch::{Switch, Turn, Untraced},
     thread_info::{self, ThreadInfo},
 };
@@ -503,7 +503,8 @@ impl<'a> Task<'a> {
             let place = PartNumber { task: self.number, number };
             let thread = self.or_step_error(ThreadInfo::read(self.tracee.pid))?;
             let (who, time) = ((program, thread), (self.clock.clone(), self.untraced.in_kernel));
-            let mut part = OpenPart::begin(self.options, place, who, ranges, time, AddressHash::new())?;
+            let unit = PtUnit::start(self.options, &ranges, time, AddressHash::new())?;
+            let mut part = OpenPart::begin(self.options, place, who, ranges, unit)?;
             part.note_mappings(mappings);
             self.part = Some(part);
         }

@@ -4,7 +4,7 @@ use super::{
     super::super::{
         RecordError,
         block::{Block, Exit},
-        pt_unit::{FETCH_EVERY, Next},
+        pt_unit::{FETCH_EVERY, Next, user},
         switch::Turn,
     },
     MESSAGE, MODE, Process, TURN, Thread,
@@ -29,12 +29,13 @@ impl Thread<'_> {
         let place = self.switch.place();
         let mut left = before;
         executed.clear();
-        part.pt_unit.with_near_branches(|branches, truth, tsc| {
+        let is_handler = |ip| process.has_handlers() && process.is_handler(ip);
+        part.pt_unit.with_near_branches(user(0, MODE), |branches, truth, tsc| {
             let Some(mut block) = noted.get(number) else { return };
             for _ in 0..FETCH_EVERY {
                 let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
                 let Some(next) = noted.get(word) else { break };
-                if !block.leads_to(next.start, process)
+                if !block.leads_to(next.start, is_handler)
                     || left <= block.count
                     || place.is_some_and(|place| block.contains(place))
                 {
@@ -69,6 +70,7 @@ impl Thread<'_> {
         let Some((number, _)) = self.current.as_ref().filter(|_| !self.untraced.in_kernel) else { return 0 };
         let (mut number, before, place) = (*number, self.switch.quiet_for(), self.switch.place());
         let Some(mut block) = self.passed.get(number) else { return 0 };
+        let is_handler = |ip| process.has_handlers() && process.is_handler(ip);
         let (mut read, mut left) = (0, before);
         while read < TURN {
             let Some(word) = self.ring.peek().filter(|word| word & MESSAGE == 0) else { break };
@@ -76,7 +78,7 @@ impl Thread<'_> {
             // The code of a block in which the switch turns is noted, and that is not done here.
             let turns = left < block.count + next.count
                 || place.is_some_and(|place| block.contains(place) || next.contains(place));
-            if turns || !block.leads_to(next.start, process) {
+            if turns || !block.leads_to(next.start, is_handler) {
                 break;
             }
             self.ring.take_word();

@@ -9,7 +9,7 @@ use super::{
         folder::PartNumber,
         maps::TaskMapping,
         part::OpenPart,
-        pt_unit::{Clock, FIRST_TSC, PAGE_FAULT, TIMER_VECTOR},
+        pt_unit::{Clock, FIRST_TSC, PAGE_FAULT, PtUnit, TIMER_VECTOR},
         switch::{Switch, Untraced},
     },
     hash_thread::BlockTruth,
@@ -470,7 +470,8 @@ impl<'a> Thread<'a> {
             let place = PartNumber { task: self.number, number: self.parts.len() + 1 };
             let who = (self.program.clone(), self.info.clone());
             let time = (self.clock.clone(), self.untraced.in_kernel);
-            let mut part = OpenPart::begin(self.options, place, who, ranges, time, self.truth.clone())?;
+            let unit = PtUnit::start(self.options, &ranges, time, self.truth.clone())?;
+            let mut part = OpenPart::begin(self.options, place, who, ranges, unit)?;
             part.note_mappings(&self.mappings);
             self.part = Some(part);
         }
@@ -541,7 +542,7 @@ pub(super) fn comm(program: &str) -> String {
     String::from_utf8_lossy(&name.as_bytes()[..name.len().min(15)]).into_owned()
 }
 
-fn damaged(what: &str) -> RecordError {
+pub(super) fn damaged(what: &str) -> RecordError {
     let error = std::io::Error::other(format!("what the emulator reports cannot be read: {what}"));
     RecordError::Step { ip: None, error }
 }
