@@ -304,12 +304,17 @@ impl<T: Truth> PtUnit<T> {
         self.fetch_if_due();
     }
 
-    /// Ends the trace of a machine before the instruction at `at`.
+    /// Turns tracing of a machine on again, before the instruction at `at`.
+    pub(super) fn go_on_at(&mut self, at: Context) -> Result<(), RecordError> {
+        self.at_writes = (at, at);
+        self.is_on = true;
+        self.write_msr(msr::CTL, self.ctl)
+    }
+
+    /// Turns tracing of a machine off, if it is on, before the instruction at `at`.
     pub(super) fn finish_at(&mut self, at: Context) -> Result<(), RecordError> {
         self.at_writes = (at, at);
-        self.write_msr(msr::CTL, 0)?;
-        self.is_on = false;
-        Ok(())
+        if std::mem::take(&mut self.is_on) { self.write_msr(msr::CTL, 0) } else { Ok(()) }
     }
 
     fn interrupt(&mut self, kind: DeliveryKind, vector: u8, at: (u64, ExecMode)) {

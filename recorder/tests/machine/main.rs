@@ -170,19 +170,21 @@ fn each_processor_has_a_trace_of_its_own() {
     }
 }
 
+/// Returns the addresses of the instructions that retired.
+fn executed(steps: &Steps) -> Vec<u64> {
+    let step = |step: &Step| match *step {
+        Step::Executed(address) => Some(address),
+        Step::Event(_) => None,
+    };
+    steps.all.iter().filter_map(step).collect()
+}
+
 #[test]
 fn the_limit_ends_the_trace_after_an_instruction_and_the_machine_goes_on() {
     if is_missing() {
         return;
     }
     let folder = Folder::new("limit");
-    let executed = |steps: &Steps| -> Vec<u64> {
-        let step = |step: &Step| match *step {
-            Step::Executed(address) => Some(address),
-            Step::Event(_) => None,
-        };
-        steps.all.iter().filter_map(step).collect()
-    };
     let all = executed(&check(&folder.record(&[], |_| ()), 1));
     for limit in [1, 1000, all.len() / 2 + 1] {
         let recording = folder.record(&[], |options| options.limit = Some(limit as u64));
@@ -192,10 +194,53 @@ fn the_limit_ends_the_trace_after_an_instruction_and_the_machine_goes_on() {
 }
 
 #[test]
+fn tracing_starts_and_stops_where_it_shall_and_time_passes_all_the_same() {
+    if is_missing() {
+        return;
+    }
+    let folder = Folder::new("switch");
+    let whole = folder.record(&[], |_| ());
+    let all = executed(&check(&whole, 1));
+    // The handler of SYSCALL, in which the guest ends.
+    let handler = all[all.len() - 3];
+    let last = all.iter().rposition(|address| *address == handler).unwrap();
+    let end = whole.parts.last().unwrap().tsc.1;
+    let from_to = |start: &str, stop: Option<&str>| {
+        let recording = folder.record(&[], |options| {
+            options.start = Some(start.parse().unwrap());
+            options.stop = stop.map(|stop| stop.parse().unwrap());
+        });
+        assert_eq!(recording.parts.last().unwrap().tsc.1, end, "{start}");
+        executed(&check(&recording, 1))
+    };
+    let count = format!("count:{}", last - 1000);
+    assert!(from_to(&count, None) == all[last - 1000..]);
+    // Each time when it comes there, three instructions.
+    let mut expected: Vec<u64> = vec![];
+    let mut at = 0;
+    while let Some(next) = all[at..].iter().position(|address| *address == handler) {
+        let begin = at + next;
+        at = all.len().min(begin + 3);
+        expected.extend(&all[begin..at]);
+    }
+    assert!(expected.len() > 30_000, "{}", expected.len());
+    assert!(from_to(&format!("{handler:#x}"), Some("count:3")) == expected);
+    // The first time for good.
+    let stopped = folder.record(&[], |options| options.stop = Some(format!("{handler:#x}").parse().unwrap()));
+    let end = all.iter().position(|address| *address == handler).unwrap();
+    assert_eq!((stopped.cause, stopped.ending), (Cause::Stop, Ending::Exit(guest::STATUS)));
+    assert!(executed(&check(&stopped, 1)) == all[..end]);
+}
+
+#[test]
 fn what_is_no_emulator_of_machines_is_refused() {
-    for (program, says) in [("true", "takes no plugin"), ("/no/such/program", "cannot be started")] {
+    for (program, says) in [
+        ("true", "takes no plugin"),
+        ("/no/such/program", "cannot be started"),
+        ("qemu-system-x86_64 -daemonize", "leave out -daemonize"),
+    ] {
         let out = std::env::temp_dir().join("pugmark-machine-refused");
-        let options = RecordOptions { out, machine: true, ..RecordOptions::new([program]) };
+        let options = RecordOptions { out, machine: true, ..RecordOptions::new(program.split(' ')) };
         let error = record(&options, &mut |_| {}).unwrap_err();
         let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         assert!(format!("{error}: {source}").contains(says), "{error}: {source}");

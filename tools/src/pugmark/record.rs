@@ -74,7 +74,7 @@ pub struct RecordCommand {
     #[arg(long, value_parser = engines(), default_value = Engine::Auto.name(), hide_possible_values = true)]
     engine: Engine,
     /// Record the machine that PROGRAM emulates, which is a qemu-system-x86_64: each processor, at all levels
-    #[arg(long, conflicts_with_all = ["filter", "start", "stop", "main_only", "aslr", "engine", "pid"])]
+    #[arg(long, conflicts_with_all = ["filter", "main_only", "aslr", "engine", "pid"])]
     machine: bool,
     /// Record a process that runs, by stepping; it goes on afterwards
     #[arg(short, long, value_name = "PID", conflicts_with = "program",
@@ -421,13 +421,13 @@ mod tests {
     #[test]
     fn a_machine_takes_no_options_of_programs() {
         let parse = |words: &str| RecordCli::try_parse_from(words.split(' '));
-        let plain =
-            parse("record --machine --limit 5 --tsc --profile icelake -- qemu-system-x86_64 -m 64").unwrap();
+        let plain = parse(
+            "record --machine --limit 5 --start 0x10 --tsc --profile icelake -- qemu-system-x86_64 -m 64",
+        )
+        .unwrap();
         let options = plain.command.options();
         assert_eq!((options.machine, options.limit, options.program.len()), (true, Some(5), 3));
-        for other in
-            ["--filter main", "--start main", "--stop main", "--main-only", "--aslr", "--engine stepping"]
-        {
+        for other in ["--filter main", "--main-only", "--aslr", "--engine stepping"] {
             let error =
                 parse(&format!("record --machine {other} -- qemu-system-x86_64")).err().unwrap().to_string();
             let name = other.split(' ').next().unwrap();

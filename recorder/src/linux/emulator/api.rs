@@ -35,6 +35,14 @@ pub struct Info {
     pub most_processors: c_int,
 }
 
+impl Info {
+    /// Returns the name of the architecture that is emulated.
+    pub fn target(&self) -> &str {
+        // SAFETY: the emulator gives out a text, which stays.
+        unsafe { CStr::from_ptr(self.target) }.to_str().unwrap_or_default()
+    }
+}
+
 /// The functions of the emulator, found by name, so that this file can also be part of a program that has none.
 pub struct Api {
     pub version: c_int,

@@ -470,7 +470,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
             Some(("plugin", path)) => plugin = Some(path.to_owned()),
             Some(("rings", path)) => file = Some(path.to_owned()),
             // Somebody asks whether the emulator loads this plugin.
-            Some(("probe", _)) => std::process::exit(PROBED),
+            Some(("probe", _)) => {
+                // SAFETY: as the caller says.
+                let missing = machine_plugin::missing(unsafe { &*info });
+                missing.iter().for_each(|missing| eprintln!("{missing}"));
+                std::process::exit(if missing.is_none() { PROBED } else { 1 });
+            }
             Some(("follow", flag)) => MAIN_ONLY.store(flag == "0", Relaxed),
             Some(("count", flag)) => counts::IS_COUNTING.store(flag == "1", Relaxed),
             _ => {}

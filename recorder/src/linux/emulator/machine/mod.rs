@@ -11,6 +11,7 @@
 //! Nothing is put into the guest, and nothing on the emulator's command line changes but the plugin in front.
 
 mod blocks;
+mod executed;
 mod frame;
 mod vcpu;
 
@@ -22,8 +23,10 @@ use super::{
     shared::Shared,
 };
 use crate::linux::{
-    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, folder, index,
-    part::WRITE_EVERY, signals::Signals,
+    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
+    part::WRITE_EVERY,
+    signals::Signals,
+    switch::{Switch, Triggers},
 };
 use blocks::MachineBlocks;
 use std::{
@@ -55,6 +58,7 @@ struct Emulated<'a> {
     /// The number of instructions that are still to be traced, of all processors together.
     budget: Rc<Cell<u64>>,
     tracing_ended: Option<Cause>,
+    triggers: Rc<Triggers>,
     signals: Option<Signals>,
     started_at: SystemTime,
     written_at: Instant,
@@ -67,6 +71,18 @@ pub(in crate::linux) fn record(
 ) -> Result<Recording, RecordError> {
     let (emulator, arguments) =
         options.program.split_first().ok_or_else(|| start_error("", "no emulator"))?;
+    if arguments.iter().any(|argument| argument == "-daemonize" || argument == "--daemonize") {
+        return Err(start_error(
+            &emulator.to_string_lossy(),
+            "leave out -daemonize: its end ends the recording",
+        ));
+    }
+    let is_place = |trigger: &Trigger| matches!(trigger, Trigger::Address(_) | Trigger::Count(_));
+    if ![&options.start, &options.stop].into_iter().flatten().all(is_place) {
+        let why =
+            "a machine's tracing starts and stops at addresses and counts: write 0xADDRESS, as nm shows it";
+        return Err(RecordError::Prepare(std::io::Error::other(why)));
+    }
     let plugin = LoadedPlugin::find_for(emulator, &PROBE).map_err(|error| refusal(emulator, error))?;
     let shared = Shared::new(plugin).map_err(RecordError::Prepare)?;
     folder::prepare(&options.out)?;
@@ -90,6 +106,7 @@ pub(in crate::linux) fn record(
         hash_thread: HashThread::new(),
         budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
         tracing_ended: None,
+        triggers: Triggers::new(options),
         signals,
         started_at,
         written_at: Instant::now(),
@@ -108,8 +125,8 @@ fn refusal(emulator: &OsStr, why: NoEmulator) -> RecordError {
         NoEmulator::Missing(error) => RecordError::Start { program: program.into_owned(), error },
         NoEmulator::TakesNoPlugin { said } => {
             let why = format!(
-                "it takes no plugin: {said}; --machine needs QEMU's system emulator for x86-64, of version 7 or later, \
-                 with plugins, as Debian's qemu-system-x86 is"
+                "it takes no plugin: {said}; --machine needs QEMU's system emulator for x86-64, with plugins, as Debian 12 \
+                 and 13 have it (qemu-system-x86)"
             );
             start_error(&program, &why)
         }
@@ -134,7 +151,7 @@ impl Emulated<'_> {
                 self.written_at = Instant::now();
             }
             if self.tracing_ended.is_none() && self.budget.get() == 0 {
-                self.end_tracing(Cause::Limit)?;
+                self.end_tracing(if self.triggers.ended() { Cause::Stop } else { Cause::Limit })?;
             }
             let steps: u64 = self.vcpus.iter().map(Vcpu::count).sum();
             if steps >= shown + PROGRESS_EVERY {
@@ -163,7 +180,8 @@ impl Emulated<'_> {
                 self.blocks = Some(MachineBlocks::new(ring));
             } else {
                 let truth = self.hash_thread.stream(self.vcpus.len());
-                let mut vcpu = Vcpu::new(self.options, ring, self.budget.clone(), truth);
+                let switch = Switch::new(self.triggers.clone());
+                let mut vcpu = Vcpu::new(self.options, ring, (self.budget.clone(), switch), truth);
                 vcpu.over = self.tracing_ended.is_some();
                 self.vcpus.push(vcpu);
             }
@@ -202,11 +220,15 @@ impl Emulated<'_> {
     }
 
     fn finish(mut self) -> Result<Recording, RecordError> {
+        let program = self.options.program.first().map(|program| program.to_string_lossy().into_owned());
+        let program = program.unwrap_or_default();
         let Some(blocks) = &self.blocks else {
-            let program = self.options.program.first().map(|program| program.to_string_lossy().into_owned());
-            let why = "it ended before it loaded the plugin, or lacks functions that Debian's QEMU has";
-            return Err(start_error(&program.unwrap_or_default(), why));
+            return Err(start_error(&program, "it ended before it loaded the plugin"));
         };
+        if self.vcpus.is_empty() {
+            let why = "it has not executed anything itself: with -accel kvm a machine cannot be recorded";
+            return Err(start_error(&program, why));
+        }
         let shared_count = blocks.ring.header().counted.load(Relaxed);
         for vcpu in &mut self.vcpus {
             let own = vcpu.ring.header().counted_self.load(Relaxed);
@@ -224,7 +246,7 @@ impl Emulated<'_> {
             cause,
             not_followed: vec![],
             unreported: 0,
-            unreached: vec![],
+            unreached: self.triggers.unreached(),
             unfiltered: vec![],
         })
     }

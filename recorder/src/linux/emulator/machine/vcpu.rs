@@ -9,6 +9,7 @@ use super::{
             folder::PartNumber,
             part::OpenPart,
             pt_unit::{Clock, FETCH_EVERY, FIRST_TSC, PtUnit},
+            switch::Switch,
         },
         hash_thread::BlockTruth,
         near_branches::NotedBlocks,
@@ -29,10 +30,12 @@ pub(super) struct Vcpu<'a> {
     options: &'a RecordOptions,
     pub(super) ring: Ring,
     info: ThreadInfo,
-    clock: Clock,
+    pub(super) clock: Clock,
     code: CodeSnapshots,
     noted: NotedBlocks,
-    part: Option<OpenPart<BlockTruth>>,
+    pub(super) part: Option<OpenPart<BlockTruth>>,
+    /// True if the processor is traced now.
+    pub(super) switch: Switch,
     truth: BlockTruth,
     pub(super) parts: Vec<Part>,
     /// The block that is being executed, and its number.
@@ -42,11 +45,12 @@ pub(super) struct Vcpu<'a> {
     /// What the handler that begins with the next block has found on the stack.
     frame: Option<Frame>,
     /// CR3 in the last block, and in the next one.
-    cr3: (u64, u64),
+    pub(super) cr3: (u64, u64),
     executed_blocks: Vec<u32>,
-    budget: Rc<Cell<u64>>,
+    /// The number of instructions that are still to be traced, of all processors together.
+    pub(super) budget: Rc<Cell<u64>>,
     /// The state when nothing more was to be traced.
-    stopped_at: Option<Context>,
+    pub(super) stopped_at: Option<Context>,
     pub(super) over: bool,
 }
 
@@ -54,7 +58,7 @@ impl<'a> Vcpu<'a> {
     pub(super) fn new(
         options: &'a RecordOptions,
         ring: Ring,
-        budget: Rc<Cell<u64>>,
+        (budget, switch): (Rc<Cell<u64>>, Switch),
         truth: BlockTruth,
     ) -> Self {
         let header = ring.header();
@@ -73,6 +77,7 @@ impl<'a> Vcpu<'a> {
             code: CodeSnapshots::default(),
             noted: NotedBlocks::default(),
             part: None,
+            switch,
             truth,
             parts: vec![],
             current: None,
@@ -153,13 +158,21 @@ impl<'a> Vcpu<'a> {
     /// Follows the processor while it goes from a known block to another one, as the first one's end says. Returns the
     /// number of words read.
     fn follow_near_branches(&mut self, blocks: &MachineBlocks) -> usize {
-        if self.over || self.partial.is_some() || self.frame.is_some() || self.cr3.0 != self.cr3.1 {
+        if self.over
+            || !self.switch.is_on()
+            || self.partial.is_some()
+            || self.frame.is_some()
+            || self.cr3.0 != self.cr3.1
+        {
             return 0;
         }
         let (Some(part), Some((number, block))) = (&mut self.part, &self.current) else { return 0 };
         let context = block.context(0, self.cr3.0);
         let (noted, ring, executed) = (&self.noted, &mut self.ring, &mut self.executed_blocks);
-        let (mut number, before) = (*number, self.budget.get());
+        let mut number = *number;
+        // Neither the limit nor a turn of the switch may be reached on the way.
+        let before = self.budget.get().min(self.switch.quiet_for().saturating_add(1));
+        let place = self.switch.place();
         let mut left = before;
         executed.clear();
         part.pt_unit.with_near_branches(context, |branches, truth, tsc| {
@@ -167,7 +180,10 @@ impl<'a> Vcpu<'a> {
             for _ in 0..FETCH_EVERY {
                 let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
                 let Some(next) = noted.get(word) else { break };
-                if !block.leads_to(next.start, |_| false) || left <= block.count {
+                if !block.leads_to(next.start, |_| false)
+                    || left <= block.count
+                    || place.is_some_and(|place| block.contains(place))
+                {
                     break;
                 }
                 ring.take_word();
@@ -184,7 +200,8 @@ impl<'a> Vcpu<'a> {
         });
         let read = executed.len();
         if read > 0 {
-            self.budget.set(left);
+            self.budget.set(self.budget.get() - (before - left));
+            self.switch.pass(before - left);
             self.current = blocks.known(number).map(|block| (number, block));
         }
         read
@@ -202,7 +219,8 @@ impl<'a> Vcpu<'a> {
         if self.budget.get() == 0 {
             return Ok(());
         }
-        if self.noted.get(number).is_none() {
+        let is_seen = self.switch.is_on() || !self.is_quiet(&next.block, next.block.len());
+        if is_seen && self.noted.get(number).is_none() {
             self.note(blocks, number, &next)?;
         }
         self.current = Some((number, next));
@@ -219,49 +237,10 @@ impl<'a> Vcpu<'a> {
             || Came::without_frame(&before, begun, next),
             |frame| frame.place(&before, begun).unwrap_or_else(|| Came::without_frame(&before, begun, next)),
         );
-        let after = next.context(next.block.start, self.cr3.1);
-        self.report(&before, came, after);
-        Ok(())
+        self.report(&before, came, next.context(next.block.start, self.cr3.1))
     }
 
-    /// Reports the end of a block, and the event after it, if there was one; `after` is the state at the next block.
-    fn report(&mut self, before: &MachineBlock, came: Came, after: Context) {
-        let block = &before.block;
-        match came {
-            Came::ByItself { retired } => self.retire(before, retired, after),
-            Came::Event { retired, kind, vector, at } => {
-                // A far transfer has changed the level; the event's frame says to which one.
-                let cpl = at.cpl.unwrap_or(before.cpl);
-                let interrupted = Context { cpl, ..before.context(at.ip, self.cr3.1) };
-                self.retire(before, retired, interrupted);
-                let from =
-                    if retired == block.len() { interrupted } else { before.context(at.ip, self.cr3.0) };
-                if let Some(part) = self.part.as_mut().filter(|_| self.budget.get() > 0) {
-                    part.pt_unit.deliver_at(kind, vector, from, Context { cr3: self.cr3.1, ..after });
-                }
-            }
-        }
-    }
-
-    /// Reports that the first instructions of a block retired, and the state after them. At the limit it is fewer.
-    fn retire(&mut self, before: &MachineBlock, count: usize, after: Context) {
-        let block = &before.block;
-        let (count, after) = match usize::try_from(self.budget.get()) {
-            Ok(budget) if budget < count => (budget, before.context(block.ip(budget), self.cr3.0)),
-            _ => (count, after),
-        };
-        let (Some(part), Some(last)) = (&mut self.part, count.checked_sub(1)) else { return };
-        let straight = (0..last).map(|n| (block.ip(n), block.instruction(n)));
-        let context = before.context(block.ip(last), self.cr3.0);
-        part.pt_unit.retire_straight_at(context, straight, block.ip(last));
-        part.pt_unit.retire_at(context, after, block.instruction(last));
-        self.budget.set(self.budget.get() - count as u64);
-        if self.budget.get() == 0 {
-            self.stopped_at = Some(after);
-        }
-    }
-
-    /// Notes that a block is executed, and begins a part, if there is none.
+    /// Notes that a block is executed, and begins a part, if there is none and the processor is traced.
     fn note(&mut self, blocks: &MachineBlocks, number: u32, next: &MachineBlock) -> Result<(), RecordError> {
         let page = |page| blocks.page(page);
         let at = next.context(next.block.start, self.cr3.0);
@@ -274,12 +253,18 @@ impl<'a> Vcpu<'a> {
         }
         self.noted.insert(number, &next.block);
         self.truth.define(number, &next.block);
-        if self.part.is_none() {
-            let place = PartNumber { task: self.info.tid.cast_unsigned(), number: self.parts.len() + 1 };
-            let who = (kernel(self.options), self.info.clone());
-            let unit = PtUnit::start_machine(self.options, self.clock.clone(), at, self.truth.clone())?;
-            self.part = Some(OpenPart::begin(self.options, place, who, vec![], unit)?);
+        if self.part.is_none() && self.switch.is_on() {
+            self.begin_part(at)?;
         }
+        Ok(())
+    }
+
+    /// Begins a part before an instruction.
+    pub(super) fn begin_part(&mut self, at: Context) -> Result<(), RecordError> {
+        let place = PartNumber { task: self.info.tid.cast_unsigned(), number: self.parts.len() + 1 };
+        let who = (kernel(self.options), self.info.clone());
+        let unit = PtUnit::start_machine(self.options, self.clock.clone(), at, self.truth.clone())?;
+        self.part = Some(OpenPart::begin(self.options, place, who, vec![], unit)?);
         Ok(())
     }
 
@@ -306,7 +291,7 @@ impl<'a> Vcpu<'a> {
                 // The last instruction that began did not end.
                 let ended = begun.saturating_sub(1);
                 let at = current.context(current.block.ip(ended), self.cr3.0);
-                self.retire(&current, ended, at);
+                self.retire(&current, ended, at)?;
                 at
             }
             (None, None) => return Ok(()),
