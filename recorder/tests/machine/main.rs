@@ -162,7 +162,8 @@ fn each_processor_has_a_trace_of_its_own() {
         assert_eq!(recording.ending, Ending::Exit(guest::STATUS), "{accelerator}");
         for processor in [1, 2] {
             let steps = check(&recording, processor);
-            assert!(steps.all.len() > 500, "{accelerator}: {} of {processor}", steps.all.len());
+            // The firmware starts the second one, and it waits.
+            assert!(steps.all.len() > 50, "{accelerator}: {} of {processor}", steps.all.len());
             let names =
                 recording.parts.iter().filter(|part| part.task == processor).map(|part| &part.thread.comm);
             assert!(names.into_iter().all(|name| *name == format!("CPU {}", processor - 1)), "{accelerator}");
@@ -201,9 +202,10 @@ fn tracing_starts_and_stops_where_it_shall_and_time_passes_all_the_same() {
     let folder = Folder::new("switch");
     let whole = folder.record(&[], |_| ());
     let all = executed(&check(&whole, 1));
-    // The handler of SYSCALL, in which the guest ends.
-    let handler = all[all.len() - 3];
-    let last = all.iter().rposition(|address| *address == handler).unwrap();
+    // Of what the guest ends with, what it has executed most often.
+    let often = |address: &&u64| all.iter().filter(|other| other == address).count();
+    let place = *all[all.len() - 10..].iter().rev().max_by_key(often).unwrap();
+    let last = all.iter().rposition(|address| *address == place).unwrap();
     let end = whole.parts.last().unwrap().tsc.1;
     let from_to = |start: &str, stop: Option<&str>| {
         let recording = folder.record(&[], |options| {
@@ -215,19 +217,20 @@ fn tracing_starts_and_stops_where_it_shall_and_time_passes_all_the_same() {
     };
     let count = format!("count:{}", last - 1000);
     assert!(from_to(&count, None) == all[last - 1000..]);
-    // Each time when it comes there, three instructions.
+    // Each time when it comes there, three instructions; that before which it stops does not start it again.
     let mut expected: Vec<u64> = vec![];
-    let mut at = 0;
-    while let Some(next) = all[at..].iter().position(|address| *address == handler) {
-        let begin = at + next;
-        at = all.len().min(begin + 3);
-        expected.extend(&all[begin..at]);
+    let mut from = 0;
+    while let Some(next) = all.get(from..).and_then(|rest| rest.iter().position(|address| *address == place))
+    {
+        let begin = from + next;
+        expected.extend(&all[begin..all.len().min(begin + 3)]);
+        from = begin + 4;
     }
     assert!(expected.len() > 30_000, "{}", expected.len());
-    assert!(from_to(&format!("{handler:#x}"), Some("count:3")) == expected);
+    assert!(from_to(&format!("{place:#x}"), Some("count:3")) == expected);
     // The first time for good.
-    let stopped = folder.record(&[], |options| options.stop = Some(format!("{handler:#x}").parse().unwrap()));
-    let end = all.iter().position(|address| *address == handler).unwrap();
+    let stopped = folder.record(&[], |options| options.stop = Some(format!("{place:#x}").parse().unwrap()));
+    let end = all.iter().position(|address| *address == place).unwrap();
     assert_eq!((stopped.cause, stopped.ending), (Cause::Stop, Ending::Exit(guest::STATUS)));
     assert!(executed(&check(&stopped, 1)) == all[..end]);
 }
