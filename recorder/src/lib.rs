@@ -15,9 +15,10 @@
 //! ```
 //!
 //! # What is traced
-//! Of a program, only user mode is traced. Each thread of the program and of the processes that it starts is a task with its own
-//! processor and so its own trace. All processors have the same TSC. The recording ends with the last task. The system
-//! decides in which order the tasks' steps alternate, so a program with several tasks may differ from run to run.
+//! Of a program, only user mode is traced. Each thread of the program and of the processes that it starts is a task
+//! with its own processor and so its own trace. All processors have the same TSC. The recording ends with the last
+//! task. The system decides in which order the tasks' steps alternate, so a program with several tasks may differ from
+//! run to run.
 //! - A system call is its SYSCALL instruction, at which the trace pauses (TIP.PGD, packet generation disabled), and the
 //!   instruction that it returns to (TIP.PGE, packet generation enabled). Signals are interrupts and exceptions: FUP
 //!   with the address of the interrupted instruction, TIP.PGD, and TIP.PGE at the handler.

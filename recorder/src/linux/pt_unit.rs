@@ -242,8 +242,8 @@ impl<T: Truth> PtUnit<T> {
 
     /// Lets `report` report near branches of 64-bit code in the quick way, in the state `context`, whose address does
     /// not matter, if that makes no difference to the trace now: to the processor, the truth, and the time, which it
-    /// advances itself. It must not report more than [`FETCH_EVERY`] of them. If it would make a difference, `report` is
-    /// not called.
+    /// advances itself. It must not report more than [`FETCH_EVERY`] of them. If it would make a difference, `report`
+    /// is not called.
     pub(super) fn with_near_branches(
         &mut self,
         context: Context,

@@ -34,7 +34,7 @@ impl From<u64> for EventPlace {
     }
 }
 
-/// How a processor came from one block to another one.
+/// The way of a processor from one block to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     /// This number of instructions retired, and the last of them led there.

@@ -125,8 +125,8 @@ fn refusal(emulator: &OsStr, why: NoEmulator) -> RecordError {
         NoEmulator::Missing(error) => RecordError::Start { program: program.into_owned(), error },
         NoEmulator::TakesNoPlugin { said } => {
             let why = format!(
-                "it takes no plugin: {said}; --machine needs QEMU's system emulator for x86-64, with plugins, as Debian 12 \
-                 and 13 have it (qemu-system-x86)"
+                "it takes no plugin: {said}; --machine needs QEMU's system emulator for x86-64, with plugins, as \
+                 Debian 12 and 13 have it (qemu-system-x86)"
             );
             start_error(&program, &why)
         }

@@ -42,7 +42,7 @@ pub(super) struct Vcpu<'a> {
     current: Option<(u32, Rc<MachineBlock>)>,
     /// The number of its instructions that began, if not all.
     partial: Option<usize>,
-    /// What the handler that begins with the next block has found on the stack.
+    /// The stack that the handler that begins with the next block has found.
     frame: Option<Frame>,
     /// CR3 in the last block, and in the next one.
     pub(super) cr3: (u64, u64),

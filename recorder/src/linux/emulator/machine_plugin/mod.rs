@@ -283,8 +283,9 @@ extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
 /// Returns true if an instruction can change CR3 or where the interrupt descriptor table is: MOV to CR3, LIDT, VMRUN,
 /// RSM.
 fn changes_state(code: &[u8]) -> bool {
-    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
-    let opcode = code.iter().position(|byte| !is_prefix(byte)).map_or(&[][..], |at| &code[at..]);
+    let is_segment = |byte: u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67);
+    let is_prefix = |byte: u8| is_segment(byte) || matches!(byte, 0x40..=0x4f | 0xf0 | 0xf2 | 0xf3);
+    let opcode = code.iter().position(|byte| !is_prefix(*byte)).map_or(&[][..], |at| &code[at..]);
     match *opcode {
         [0x0f, 0x01, modrm, ..] => modrm == 0xd8 || modrm < 0xc0 && modrm >> 3 & 7 == 3,
         [0x0f, 0x22, modrm, ..] => modrm >> 3 & 7 == 3,
@@ -334,7 +335,7 @@ pub(super) fn translates(block: Opaque) {
 fn shares_count() -> bool {
     *SHARED_COUNT.get_or_init(|| {
         let by_processor = matches!(super::API.get(), Some(Api { add: Add::ByProcessor(_), .. }));
-        let shares = !by_processor && !(Machine::has_threads() && has_several());
+        let shares = !(by_processor || Machine::has_threads() && has_several());
         TAKES_TURNS.store(shares && has_several(), Relaxed);
         shares
     })
