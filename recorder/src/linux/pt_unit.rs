@@ -79,8 +79,10 @@ pub(super) struct PtUnit<T> {
     at_writes: (Context, Context),
     /// The bits that IA32_RTIT_STATUS has while instructions are traced.
     enables: u64,
-    /// True if all code is traced, without timing packets: then only branches leave anything in the trace.
-    straight_is_unseen: bool,
+    /// True if all code is traced.
+    traces_everywhere: bool,
+    /// True if time alone leaves nothing in the trace: then in code that is traced everywhere only branches do.
+    time_is_unseen: bool,
     truth: T,
 }
 
@@ -136,7 +138,8 @@ impl<T: Truth> PtUnit<T> {
             at_writes,
             enables: OTHER_ENABLES
                 | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
-            straight_is_unseen: ranges.is_empty() && options.mtc.is_none() && options.cyc.is_none(),
+            traces_everywhere: ranges.is_empty(),
+            time_is_unseen: options.mtc.is_none() && options.cyc.is_none(),
             truth,
         };
         for (index, entry) in [BUFFER | BUFFER_ORDER << SIZE_SHIFT, RAM | END].iter().enumerate() {
@@ -230,7 +233,7 @@ impl<T: Truth> PtUnit<T> {
     ) {
         let mut instructions = instructions.peekable();
         while let Some((ip, bytes)) = instructions.next() {
-            if self.straight_is_unseen && !self.in_kernel {
+            if self.traces_everywhere && self.time_is_unseen && !self.in_kernel {
                 self.truth.add(ip);
                 self.advance_clock(1);
                 continue;
@@ -242,14 +245,14 @@ impl<T: Truth> PtUnit<T> {
 
     /// Lets `report` report near branches of 64-bit code in the quick way, in the state `context`, whose address does
     /// not matter, if that makes no difference to the trace now: to the processor, the truth, and the time, which it
-    /// advances itself. It must not report more than [`FETCH_EVERY`] of them. If it would make a difference, `report`
-    /// is not called.
+    /// advances itself. It must not report more than [`FETCH_EVERY`] of them, nor what ends when it is no longer quiet
+    /// (see [`NearBranches::quiet_until`]). If it would make a difference, `report` is not called.
     pub(super) fn with_near_branches(
         &mut self,
         context: Context,
         report: impl FnOnce(&mut NearBranches<'_>, &mut T, &mut u64),
     ) {
-        if !self.straight_is_unseen || self.in_kernel {
+        if !self.traces_everywhere || self.in_kernel {
             return;
         }
         let mut memory = memory(&mut self.ram);
@@ -286,7 +289,7 @@ impl<T: Truth> PtUnit<T> {
     ) {
         let mut instructions = instructions.peekable();
         while let Some((ip, bytes)) = instructions.next() {
-            if self.straight_is_unseen && self.is_on {
+            if self.traces_everywhere && self.time_is_unseen && self.is_on {
                 self.truth.add(ip);
                 self.advance_clock(1);
                 continue;

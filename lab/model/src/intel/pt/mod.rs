@@ -200,6 +200,11 @@ impl Pt {
         self.trace_en() && self.bytes_per_instruction.is_none() && self.packetizer.traces_near_branches(at)
     }
 
+    /// Returns a time before which no packet is due for the time alone.
+    pub(crate) fn quiet_until(&self) -> u64 {
+        self.packetizer.quiet_until()
+    }
+
     /// Retires a near branch, while [`Self::traces_near_branches`]. Returns whether [`Self::finish_event`] has
     /// something to do then.
     #[inline]

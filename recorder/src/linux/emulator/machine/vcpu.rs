@@ -177,11 +177,13 @@ impl<'a> Vcpu<'a> {
         executed.clear();
         part.pt_unit.with_near_branches(context, |branches, truth, tsc| {
             let Some(mut block) = noted.get(number) else { return };
+            let quiet_until = branches.quiet_until();
             for _ in 0..FETCH_EVERY {
                 let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
                 let Some(next) = noted.get(word) else { break };
                 if !block.leads_to(next.start, |_| false)
                     || left <= block.count
+                    || *tsc + block.count >= quiet_until
                     || place.is_some_and(|place| block.contains(place))
                 {
                     break;

@@ -32,11 +32,13 @@ impl Thread<'_> {
         let is_handler = |ip| process.has_handlers() && process.is_handler(ip);
         part.pt_unit.with_near_branches(user(0, MODE), |branches, truth, tsc| {
             let Some(mut block) = noted.get(number) else { return };
+            let quiet_until = branches.quiet_until();
             for _ in 0..FETCH_EVERY {
                 let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
                 let Some(next) = noted.get(word) else { break };
                 if !block.leads_to(next.start, is_handler)
                     || left <= block.count
+                    || *tsc + block.count >= quiet_until
                     || place.is_some_and(|place| block.contains(place))
                 {
                     break;

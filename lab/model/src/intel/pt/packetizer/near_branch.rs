@@ -10,19 +10,23 @@ use crate::{Context, ExecMode};
 
 impl Packetizer {
     /// Returns true if near branches show in the trace in the state `at`, for any target, and no other packet can be
-    /// due than a PSB+: PacketEn is set, no address is filtered, no timing packet is emitted between two PSBs, and the
-    /// internal buffer has not overflowed.
+    /// due than a PSB+ before [`Self::quiet_until`]: PacketEn is set, no address is filtered, and the internal buffer has
+    /// not overflowed.
     pub(crate) fn traces_near_branches(&self, at: &Context) -> bool {
-        let clocks = ctl::MTC_EN | ctl::CYC_EN;
         at.mode == ExecMode::Bits64
             && self.packet_en()
             && self.filter.is_open()
-            && self.ctl & (clocks | ctl::DIS_TNT) == 0
+            && self.ctl & ctl::DIS_TNT == 0
             && !self.in_c_state
             && !self.stream.overflowed()
     }
 
-    /// Handles a near branch that retired, while [`Self::traces_near_branches`].
+    /// Returns a time before which no packet is due for the time alone.
+    pub(crate) fn quiet_until(&self) -> u64 {
+        self.stream.clock.quiet_until()
+    }
+
+    /// Handles a near branch that retired before [`Self::quiet_until`], while [`Self::traces_near_branches`].
     #[inline]
     pub(crate) fn near_branch(&mut self, kind: InstructionKind, next_ip: u64, to: u64, tsc: u64) {
         self.stream.clock.advance(tsc);

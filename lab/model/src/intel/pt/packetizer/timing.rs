@@ -67,6 +67,15 @@ impl PacketClock {
         self.schedule_mtc();
     }
 
+    /// Returns a time before which no packet is due unless something else than time makes one: neither an MTC nor a
+    /// stand-alone CYC.
+    pub(crate) fn quiet_until(&self) -> u64 {
+        let mtc = if self.ctl & ctl::MTC_EN == 0 { u64::MAX } else { self.next_mtc };
+        let wraps = self.last_cyc + CYCLE_COUNTER_WRAP;
+        let cyc = if self.ctl & ctl::CYC_EN == 0 { u64::MAX } else { first(wraps, self.core_per_tsc) };
+        mtc.min(cyc)
+    }
+
     /// Returns the MTC packet that is due. If ticks were missed, it has the newest value.
     pub(crate) fn mtc(&mut self) -> Option<Packet> {
         if self.ctl & ctl::MTC_EN == 0 || self.tsc < self.next_mtc {
@@ -103,7 +112,7 @@ impl PacketClock {
             return None;
         }
         let crystal = self.crystal();
-        let since_edge = self.tsc.saturating_sub(self.tsc_of_crystal(crystal));
+        let since_edge = self.tsc.saturating_sub(first(crystal, self.crystal_ratio()));
         Some(Packet::Tma(Tma { ctc: crystal as u16, fc: (since_edge & 0x1ff) as u16 }))
     }
 
@@ -154,20 +163,23 @@ impl PacketClock {
 
     /// Returns the crystal clock at a time.
     fn crystal_at(&self, tsc: u64) -> u64 {
-        scale(tsc, (self.tsc_per_crystal.1, self.tsc_per_crystal.0))
+        scale(tsc, self.crystal_ratio())
     }
 
-    /// Returns the first TSC value at which the crystal clock shows `crystal`.
-    fn tsc_of_crystal(&self, crystal: u64) -> u64 {
-        let floor = scale(crystal, self.tsc_per_crystal);
-        let exact = scale(floor, (self.tsc_per_crystal.1, self.tsc_per_crystal.0)) >= crystal;
-        if exact { floor } else { floor + 1 }
+    fn crystal_ratio(&self) -> (u64, u64) {
+        (self.tsc_per_crystal.1, self.tsc_per_crystal.0)
     }
 
     fn schedule_mtc(&mut self) {
         let freq = ctl::mtc_freq(self.ctl);
-        self.next_mtc = self.tsc_of_crystal(((self.crystal() >> freq) + 1) << freq);
+        self.next_mtc = first(((self.crystal() >> freq) + 1) << freq, self.crystal_ratio());
     }
+}
+
+/// Returns the first value that is at least `scaled` when it is multiplied with a ratio; without one, any value.
+fn first(scaled: u64, (numerator, denominator): (u64, u64)) -> u64 {
+    let floor = scale(scaled, (denominator, numerator));
+    if scale(floor, (numerator, denominator)) >= scaled { floor } else { floor + 1 }
 }
 
 /// Returns `value * numerator / denominator`, rounded down; 0 without a ratio.
@@ -281,6 +293,28 @@ mod tests {
         assert_eq!(clock.take_wrap(), Some(1 << 20));
         clock.advance((1 << 20) + 1);
         assert_eq!(clock.take_cycles(), Some(1), "below the threshold, but owed");
+    }
+
+    #[test]
+    fn nothing_is_due_before_the_time_until_which_it_is_quiet() {
+        for (ctl, ratio, expected) in [
+            (0, 30, u64::MAX),
+            (ctl::TSC_EN, 30, u64::MAX),
+            (ctl::MTC_EN | 3 << 14, 30, 8000),
+            (ctl::CYC_EN, 30, 7001 + CYCLE_COUNTER_WRAP),
+            // Two and a half core cycles a tick: from tick 7001, which is in cycle 17 502, 419 430 ticks and one more.
+            (ctl::CYC_EN, 75, 7001 + 419_431),
+            (ctl::CYC_EN | ctl::MTC_EN, 30, 7125),
+        ] {
+            let mut clock = clock(ctl, 7001, ratio);
+            assert_eq!(clock.quiet_until(), expected, "{ctl:#x} {ratio}");
+            if expected != u64::MAX {
+                clock.advance(expected - 1);
+                assert_eq!((clock.mtc(), clock.take_wrap()), (None, None), "{ctl:#x} {ratio}");
+                clock.advance(expected);
+                assert!(clock.mtc().is_some() || clock.take_wrap().is_some(), "{ctl:#x} {ratio}");
+            }
+        }
     }
 
     #[test]
