@@ -182,15 +182,15 @@ fn rows(by: &[Key], counted: &Counted) -> (BTreeMap<Keys, StatCounts>, StatCount
                 add(rows.entry(keys).or_default());
             }
         };
-        for (&ip, &count) in &thread.instructions {
+        for &(ip, count) in &thread.instructions {
             let begins = symbols.function(ip).is_some_and(|(_, offset)| offset == 0);
             add(ip, &|counts| {
                 counts.instructions += count;
                 counts.entered += if begins { count } else { 0 };
             });
         }
-        thread.branches.iter().for_each(|(&ip, count)| add(ip, &|counts| counts.branches += count));
-        thread.calls.iter().for_each(|(&ip, count)| add(ip, &|counts| counts.calls += count));
+        thread.branches.iter().for_each(|(ip, count)| add(*ip, &|counts| counts.branches += count));
+        thread.calls.iter().for_each(|(ip, count)| add(*ip, &|counts| counts.calls += count));
     }
     (rows, all)
 }
@@ -291,9 +291,9 @@ mod tests {
 
     fn counted() -> Counted {
         let thread = CountedThread {
-            instructions: [(0x1000, 5), (0x1001, 5), (0x1002, 4)].into(),
-            branches: [(0x1002, 4)].into(),
-            calls: [(0x1001, 1)].into(),
+            instructions: vec![(0x1000, 5), (0x1001, 5), (0x1002, 4)],
+            branches: vec![(0x1002, 4)],
+            calls: vec![(0x1001, 1)],
             ..CountedThread::default()
         };
         Counted {

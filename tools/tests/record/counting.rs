@@ -6,7 +6,7 @@ use crate::{
     recorded::addresses,
 };
 use pugmark_recorder::{
-    Counted, Ending, Engine, RecordOptions, Recording, count, emulator_is_installed, record,
+    Counted, CountedThread, Ending, Engine, RecordOptions, Recording, count, emulator_is_installed, record,
 };
 use serde_json::Value;
 use std::{collections::BTreeMap, ffi::OsString, fs, process::Command};
@@ -51,6 +51,11 @@ int main(void) {
 }
 "#;
 
+/// The executions of each instruction of a thread.
+fn counts(thread: &CountedThread) -> Counts {
+    thread.instructions.iter().copied().collect()
+}
+
 /// Counts and records a program.
 fn both(program: &Scratch) -> Option<(Counted, Recording)> {
     if !emulator_is_installed() {
@@ -77,12 +82,12 @@ fn each_instruction_is_counted_as_often_as_a_recording_has_it() {
         let Some((counted, recording)) = both(&program) else { return };
         assert_eq!((counted.ending, recording.ending), (Ending::Exit(ending), Ending::Exit(ending)));
         assert_eq!((counted.uncounted, &*counted.killed, &*counted.not_followed), (0, &[][..], &[][..]));
-        let threads: Vec<Counts> = counted.threads.iter().map(|thread| thread.instructions.clone()).collect();
+        let threads: Vec<Counts> = counted.threads.iter().map(counts).collect();
         let parts: Vec<Counts> = recording.parts.iter().map(|part| counts_of(addresses(part))).collect();
         assert_eq!(threads, parts, "{name}");
         let thread = &counted.threads[0];
         assert!(thread.program.ends_with("program") && thread.thread.comm == "program", "{thread:?}");
-        assert!(thread.branches.values().sum::<u64>() > 15, "{name}");
+        assert!(thread.branches.iter().map(|(_, count)| count).sum::<u64>() > 15, "{name}");
     }
 }
 
@@ -93,8 +98,7 @@ fn threads_and_children_are_counted_each_by_itself() {
     let begin = symbol(&program, "work");
     let of_work =
         |counts: &Counts| -> Counts { counts.range(begin..begin + 64).map(|(ip, n)| (*ip, *n)).collect() };
-    let mut threads: Vec<Counts> =
-        counted.threads.iter().map(|thread| of_work(&thread.instructions)).collect();
+    let mut threads: Vec<Counts> = counted.threads.iter().map(|thread| of_work(&counts(thread))).collect();
     let mut parts: Vec<Counts> =
         recording.parts.iter().map(|part| of_work(&counts_of(addresses(part)))).collect();
     // Threads begin in any order.
@@ -124,7 +128,7 @@ fn what_a_program_did_before_a_signal_ended_it_is_counted_or_said_to_be_lost() {
         }
         let counted = count(&options(Engine::Emulator, [program.path("program")])).expect("it is counted");
         assert_eq!(counted.ending, Ending::Signal(signal));
-        let instructions: u64 = counted.threads[0].instructions.values().sum();
+        let instructions: u64 = counted.threads[0].instructions.iter().map(|(_, count)| count).sum();
         let is_lost = !counted.killed.is_empty();
         assert_eq!(instructions > 30_000, !is_lost, "{signal}: {instructions}");
         assert!(!is_lost || signal == 9, "{signal}");

@@ -14,7 +14,7 @@ use super::{
 use pugmark_decoder_core::insn::{self, Class};
 use pugmark_model::ExecMode;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     process::Child,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread::sleep,
@@ -46,12 +46,12 @@ pub struct CountedThread {
     pub thread: ThreadInfo,
     /// The path of its program.
     pub program: String,
-    /// The number of executions of each instruction, by its address.
-    pub instructions: BTreeMap<u64, u64>,
+    /// The address of each instruction that was executed, and how often it was; in the order of the addresses.
+    pub instructions: Vec<(u64, u64)>,
     /// The same of branches alone, taken or not, without system calls.
-    pub branches: BTreeMap<u64, u64>,
+    pub branches: Vec<(u64, u64)>,
     /// The same of call instructions alone.
-    pub calls: BTreeMap<u64, u64>,
+    pub calls: Vec<(u64, u64)>,
     /// The files that were mapped: the name, the offset there, the address, the length.
     pub mapped: Vec<(String, u64, u64, u64)>,
 }
@@ -71,7 +71,7 @@ struct Counting {
     over_since: Option<Instant>,
 }
 
-/// The longest time between two looks at a program that writes nothing.
+/// The longest time between two looks at a program.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the program in the emulator and counts what it executes.
@@ -92,16 +92,10 @@ pub(in super::super) fn count(
         over_since: None,
     };
     let mut pause = PAUSE;
-    loop {
-        if counting.read() {
-            pause = PAUSE;
-        } else if counting.has_ended()? {
-            break;
-        } else {
-            // A program that executes nothing new writes nothing, and this process would only take its time.
-            sleep(pause);
-            pause = LONGEST_PAUSE.min(2 * pause);
-        }
+    while counting.read() || !counting.has_ended()? {
+        // A look at little takes as long as one at much. The rings have room for what is translated meanwhile.
+        sleep(pause);
+        pause = LONGEST_PAUSE.min(2 * pause);
     }
     // Something may have been written between the last look and the end.
     while counting.read() {}
@@ -206,7 +200,7 @@ impl Counting {
             for (ring, thread) in threads.iter_mut().filter(|(ring, _)| is_of(ring)) {
                 let tid = ring.header().tid.load(Relaxed);
                 let own = |table: &&Ring| is_of(table) && table.header().tid.load(Relaxed) == tid;
-                tables.iter().filter(own).for_each(|table| blocks.add(table, thread));
+                blocks.count(tables.iter().filter(own), thread);
             }
         }
         let pids = |is_wanted: &dyn Fn(&Process) -> bool| -> Vec<i32> {
@@ -276,30 +270,37 @@ impl CodeOfBlocks {
         Self((0..).map_while(|number| process.known_block(number)).map(|block| executed(&block)).collect())
     }
 
-    /// Adds a table of a thread.
-    fn add(&self, table: &Ring, thread: &mut CountedThread) {
-        let first = (table.header().table.load(Relaxed) as usize - 1) * Ring::NUMBERS / 2;
-        for (block, numbers) in self.0.iter().skip(first).zip(table.numbers().chunks_exact(2)) {
-            let [count, repeated] = [&numbers[0], &numbers[1]].map(|number| number.load(Relaxed));
-            if count == 0 && repeated == 0 {
-                continue;
-            }
-            for (n, &(ip, class)) in block.iter().enumerate() {
-                let is_last = n + 1 == block.len();
-                let count = if is_last { count.wrapping_sub(repeated) } else { count };
-                let add = |counts: &mut BTreeMap<u64, u64>| {
-                    let sum = counts.entry(ip).or_default();
-                    *sum = sum.wrapping_add(count);
-                };
-                add(&mut thread.instructions);
-                if is_branch(class) {
-                    add(&mut thread.branches);
+    /// Fills in the counts of a thread, which its tables have by block.
+    fn count<'t>(&self, tables: impl Iterator<Item = &'t Ring>, thread: &mut CountedThread) {
+        let mut executions: Vec<(u64, u64, Class)> = vec![];
+        for table in tables {
+            let first = (table.header().table.load(Relaxed) as usize - 1) * Ring::NUMBERS / 2;
+            for (block, numbers) in self.0.iter().skip(first).zip(table.numbers().chunks_exact(2)) {
+                let [count, repeated] = [&numbers[0], &numbers[1]].map(|number| number.load(Relaxed));
+                if count == 0 && repeated == 0 {
+                    continue;
                 }
-                if matches!(class, Class::NearCall | Class::IndirectCall) {
-                    add(&mut thread.calls);
+                executions.extend(block.iter().map(|(ip, class)| (*ip, count, *class)));
+                if let (Some((_, last, _)), true) = (executions.last_mut(), !block.is_empty()) {
+                    *last = count.wrapping_sub(repeated);
                 }
             }
         }
+        // An instruction can be in several blocks, and an address can have several instructions, one after the other.
+        executions.sort_unstable_by_key(|(ip, ..)| *ip);
+        let of = |is_wanted: &dyn Fn(Class) -> bool| {
+            let mut counts: Vec<(u64, u64)> = vec![];
+            for (ip, count, _) in executions.iter().filter(|(.., class)| is_wanted(*class)) {
+                match counts.last_mut() {
+                    Some((known, sum)) if known == ip => *sum = sum.wrapping_add(*count),
+                    _ => counts.push((*ip, *count)),
+                }
+            }
+            counts
+        };
+        thread.instructions = of(&|_| true);
+        thread.branches = of(&is_branch);
+        thread.calls = of(&|class| matches!(class, Class::NearCall | Class::IndirectCall));
     }
 }
 

@@ -10,7 +10,7 @@
 //! follows it in memory has begun.
 
 use super::{
-    API, HAS_THREADS, PAGE, PluginProcess, PluginThread, THREADS, VCPUS,
+    API, HAS_THREADS, PAGE, PluginProcess, PluginThread, THREADS, USER_END, VCPUS,
     api::{Add, Api, ByProcessor, Opaque},
     lock, program_memory,
     rings::Rings,
@@ -44,6 +44,12 @@ struct RepeatedInBlock {
 pub(super) struct Tables(Vec<Ring>);
 
 impl Tables {
+    /// Returns the number at a place, if its table was made.
+    #[inline]
+    fn known(&self, place: usize) -> Option<&AtomicU64> {
+        self.0.get(place / Ring::NUMBERS)?.numbers().get(place % Ring::NUMBERS)
+    }
+
     /// Returns the number at a place: twice a block's number, and 1 more for repetitions.
     fn number(
         &mut self,
@@ -60,7 +66,7 @@ impl Tables {
             })?;
             self.0.push(made);
         }
-        self.0[table].numbers().get(place % Ring::NUMBERS)
+        self.known(place)
     }
 
     /// Puts other tables in their place, which translated code adds to from now on.
@@ -151,17 +157,23 @@ fn fill_in(header: &Header, generation: u32, tid: u32) {
 }
 
 impl PluginThread {
-    /// Adds to the thread's own tables.
-    fn add(&mut self, place: usize, count: u64) {
-        if let Some(number) = self.number(place) {
-            number.store(number.load(Relaxed) + count, Relaxed);
+    /// Adds 1 in the thread's own tables.
+    #[inline]
+    fn count(&mut self, place: usize) {
+        if self.tables.known(place).is_none() && self.make_number(place).is_none() {
+            return;
+        }
+        if let Some(number) = self.tables.known(place) {
+            number.store(number.load(Relaxed) + 1, Relaxed);
         }
     }
 
-    fn number(&mut self, place: usize) -> Option<&AtomicU64> {
+    #[cold]
+    fn make_number(&mut self, place: usize) -> Option<()> {
         let header = self.ring.header();
         let (generation, tid) = (header.generation.load(Relaxed), header.tid.load(Relaxed));
-        self.tables.number(place, self.ring.rings(), |header| fill_in(header, generation, tid))
+        let fill_in = |header: &Header| fill_in(header, generation, tid);
+        self.tables.number(place, self.ring.rings(), fill_in).map(|_| ())
     }
 }
 
@@ -208,7 +220,7 @@ pub(super) fn translates(
 
 /// A block begins in a thread of several.
 extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
-    with_thread(index, |thread| thread.add(2 * (block as usize), 1));
+    with_thread(index, |thread| thread.count(2 * (block as usize)));
 }
 
 extern "C" fn repeated_begins(index: c_uint, repeated: *mut c_void) {
@@ -216,7 +228,7 @@ extern "C" fn repeated_begins(index: c_uint, repeated: *mut c_void) {
     let RepeatedInBlock { block, end } = unsafe { &*repeated.cast::<RepeatedInBlock>() };
     let Some(last) = REPEATED.get(index as usize) else { return };
     if last.load(Relaxed) == *end {
-        with_thread(index, |thread| thread.add(2 * *block as usize + 1, 1));
+        with_thread(index, |thread| thread.count(2 * *block as usize + 1));
     } else {
         last.store(*end, Relaxed);
     }
@@ -254,18 +266,25 @@ fn is_repeated(instruction: &[u8]) -> bool {
     is_string && prefixes.iter().any(|prefix| matches!(prefix, 0xf2 | 0xf3))
 }
 
-/// Returns true if the bytes before an address may be those of a repeated instruction.
+/// Returns true if the bytes before the address of a block that is being translated may be those of a repeated
+/// instruction.
 fn follows_repeated(address: u64) -> bool {
     const LONGEST: usize = 5;
+    // The page with old system calls is not mapped.
+    if address >= USER_END {
+        return false;
+    }
     let mut before = [0; LONGEST];
-    // An instruction that begins in the page before matters, too, if it can be read.
     let near = (address % PAGE) as usize;
-    let known = if program_memory::read(address.wrapping_sub(LONGEST as u64), &mut before).is_some() {
+    // An instruction that begins in the page before matters, too, if it can be read.
+    let known = if near < LONGEST
+        && program_memory::read(address.wrapping_sub(LONGEST as u64), &mut before).is_some()
+    {
         &before[..]
-    } else if near < LONGEST && program_memory::read(address - near as u64, &mut before[..near]).is_some() {
-        &before[..near]
     } else {
-        &[]
+        let known = &mut before[..near.min(LONGEST)];
+        program_memory::read_translated(address - known.len() as u64, known);
+        known
     };
     (0..known.len()).any(|begin| is_repeated(&known[begin..]))
 }
@@ -293,5 +312,6 @@ mod tests {
         let begin = code.as_ptr() as u64;
         let follows: Vec<usize> = (5..10).filter(|at| follows_repeated(begin + *at as u64)).collect();
         assert_eq!(follows, [6]);
+        assert!(!follows_repeated(0xffff_ffff_ff60_0400), "the page with old system calls");
     }
 }

@@ -332,12 +332,18 @@ fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
     }
     let mut thread = place.load(Relaxed);
     if thread.is_null() {
-        let Some(begun) = PluginThread::begin(index) else { return };
-        thread = Box::into_raw(begun);
-        place.store(thread, Relaxed);
+        let Some(begun) = begin_thread(index, place) else { return };
+        thread = begun;
     }
     // SAFETY: from `Box::into_raw`, and this is the thread that it is of.
     act(unsafe { &mut *thread });
+}
+
+#[cold]
+fn begin_thread(index: c_uint, place: &AtomicPtr<PluginThread>) -> Option<*mut PluginThread> {
+    let begun = Box::into_raw(PluginThread::begin(index)?);
+    place.store(begun, Relaxed);
+    Some(begun)
 }
 
 /// In what a block is registered with: threads can wait for one another in it.
@@ -382,7 +388,8 @@ fn translates(block: Opaque) {
     if in_memory != 0 && address < USER_END {
         GUEST_BASE.store(in_memory.wrapping_sub(address), Relaxed);
     }
-    let mut code = Vec::new();
+    const MOST_BYTES: usize = 15;
+    let mut code = Vec::with_capacity(count * MOST_BYTES);
     let lengths: Vec<u8> = instructions.iter().map(|insn| api.read_instruction(*insn, &mut code)).collect();
     let number = process.blocks;
     if counts::IS_COUNTING.load(Relaxed) {

@@ -41,6 +41,21 @@ pub(super) fn read(address: u64, bytes: &mut [u8]) -> Option<()> {
     (read == remote.length.cast_signed()).then_some(())
 }
 
+/// Fills `bytes` with what is at an address of the program, in the page from which the emulator is translating an
+/// instruction.
+///
+/// The page can be read: the emulator holds its lock of the program's mappings, without which no thread unmaps or
+/// protects anything, until the block is translated. Source: QEMU's `accel/tcg/cpu-exec.c`, `mmap_lock` around
+/// `tb_gen_code`.
+pub(super) fn read_translated(address: u64, bytes: &mut [u8]) {
+    let begin: *const u8 =
+        std::ptr::with_exposed_provenance(address as usize + GUEST_BASE.load(Relaxed) as usize);
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: it is mapped, as said above. Other threads may write to it: a byte is old or new then.
+        *byte = unsafe { begin.wrapping_add(at).read_volatile() };
+    }
+}
+
 /// Reads a number.
 pub(super) fn number(address: u64) -> Option<u64> {
     let mut bytes = [0; 8];

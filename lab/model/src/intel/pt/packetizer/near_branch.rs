@@ -10,8 +10,8 @@ use crate::{Context, ExecMode};
 
 impl Packetizer {
     /// Returns true if near branches show in the trace in the state `at`, for any target, and no other packet can be
-    /// due than a PSB+ before [`Self::quiet_until`]: PacketEn is set, no address is filtered, and the internal buffer has
-    /// not overflowed.
+    /// due than a PSB+ before [`Self::quiet_until`]: PacketEn is set, no address is filtered, and the internal buffer
+    /// has not overflowed.
     pub(crate) fn traces_near_branches(&self, at: &Context) -> bool {
         at.mode == ExecMode::Bits64
             && self.packet_en()
