@@ -21,7 +21,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 }
 
 impl ObjectFile<'_> {
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         const SECTION: usize = 64;
         let count = self.pieces.len();

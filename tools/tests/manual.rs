@@ -12,7 +12,7 @@ fn pugmark(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pugmark")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The commands that a help text lists, without `help`.
+/// Returns the commands that a help text lists, without `help`.
 fn commands(before: &[&str]) -> Vec<String> {
     let output = pugmark(&[before, &["--help"]].concat());
     let help = String::from_utf8(output.stdout).unwrap();

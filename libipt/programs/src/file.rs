@@ -19,8 +19,8 @@ pub struct FileRange {
 impl FromStr for FileRange {
     type Err = FileError;
 
-    /// The range is what follows the last colon, if that is one number or two; otherwise the whole argument is the
-    /// name.
+    /// Splits an argument: the range is what follows the last colon, if that is one number or two; otherwise the whole
+    /// argument is the name.
     fn from_str(argument: &str) -> Result<Self, FileError> {
         let range = argument.rsplit_once(':').and_then(|(name, range)| Some((name, split_range(range)?)));
         let Some((name, (from, to))) = range else {

@@ -77,17 +77,17 @@ impl Block {
         Some(Self { start, offsets, bytes, exit: Exit::Next })
     }
 
-    /// The number of instructions.
+    /// Returns the number of instructions.
     pub(super) fn len(&self) -> usize {
         self.offsets.len() - 1
     }
 
-    /// The address of an instruction; for [`Block::len`] that after the last one.
+    /// Returns the address of an instruction; for [`Block::len`] that after the last one.
     pub(super) fn ip(&self, number: usize) -> u64 {
         self.start + u64::from(self.offsets[number])
     }
 
-    /// The address after the last instruction.
+    /// Returns the address after the last instruction.
     pub(super) fn end(&self) -> u64 {
         self.ip(self.len())
     }
@@ -98,7 +98,7 @@ impl Block {
             .is_some_and(|at| self.offsets[..self.len()].iter().any(|offset| u64::from(*offset) == at))
     }
 
-    /// The bytes of an instruction.
+    /// Returns the bytes of an instruction.
     pub(super) fn instruction(&self, number: usize) -> &[u8] {
         &self.bytes[usize::from(self.offsets[number])..usize::from(self.offsets[number + 1])]
     }

@@ -254,7 +254,7 @@ fn set(map: &mut [u64; PAGE_BYTES / 64], at: usize) {
 mod tests {
     use super::*;
 
-    /// All snapshots; adjacent pages are one piece.
+    /// Returns all snapshots; adjacent pages are one piece.
     fn sections(code: &CodeSnapshots) -> Vec<(u64, Vec<u8>)> {
         let mut sections: Vec<(u64, Vec<u8>)> = vec![];
         for (number, page) in code.pages.iter().collect::<std::collections::BTreeMap<_, _>>() {
@@ -298,7 +298,7 @@ mod tests {
         TaskMapping::parse(lines)
     }
 
-    /// Two pages of NOPs with a 5-byte MOV EAX, 1 across their border, at 0x1ffe.
+    /// Returns two pages of NOPs with a 5-byte MOV EAX, 1 across their border, at 0x1ffe.
     fn across() -> Vec<u8> {
         let mut bytes = vec![0x90; 2 * PAGE_BYTES];
         bytes[0xffe..0x1003].copy_from_slice(&[0xb8, 1, 0, 0, 0]);

@@ -91,7 +91,7 @@ impl Symbols {
         Self { files }
     }
 
-    /// The files of the mappings, and where each begins.
+    /// Returns the files of the mappings, and where each begins.
     pub(super) fn mapped_files(mappings: &[TaskMapping]) -> Vec<(String, u64)> {
         let mut files: Vec<(String, u64)> = vec![];
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.is_file()) {
@@ -102,7 +102,7 @@ impl Symbols {
         files
     }
 
-    /// The paths of the files.
+    /// Returns the paths of the files.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|(path, _)| &**path)
     }
@@ -149,7 +149,7 @@ fn is_code<'a>(symbol: &impl ObjectSymbol<'a>) -> bool {
         && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown)
 }
 
-/// The names of a file's functions; none, if it cannot be read.
+/// Returns the names of a file's functions; none, if it cannot be read.
 pub(super) fn functions_of(path: &str) -> Vec<String> {
     let Ok(bytes) = fs::read(path) else { return vec![] };
     let Ok(file) = object::File::parse(&*bytes) else { return vec![] };
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// A function with an unmangled symbol.
+    /// Returns a function with an unmangled symbol.
     #[unsafe(no_mangle)]
     extern "C" fn pugmark_filter_first() -> u32 {
         std::hint::black_box(7)

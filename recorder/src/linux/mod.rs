@@ -78,7 +78,7 @@ pub enum Cause {
 }
 
 impl fmt::Display for Cause {
-    /// `over`, `exec`, `changed`, `limit`, `stop` or `signal N`.
+    /// Returns `over`, `exec`, `changed`, `limit`, `stop` or `signal N`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => f.write_str("over"),

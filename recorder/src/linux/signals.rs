@@ -26,7 +26,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// A program that was started here shares the terminal with this process.
+    /// Begins to note signals. A program that was started here shares the terminal with this process.
     pub(super) fn new(shares_terminal: bool) -> io::Result<Self> {
         RECEIVED.store(0, Ordering::Relaxed);
         SHARES_TERMINAL.store(shares_terminal, Ordering::Relaxed);
@@ -101,7 +101,8 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     unsafe { libc::alarm(1) };
 }
 
-/// A signal that comes after the check for signals and before the wait does not end the wait, so this repeats it.
+/// Does nothing, but ends a wait. A signal that comes after the check for signals and before the wait does not end the
+/// wait, so this repeats it.
 extern "C" fn pass_over(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
 
 extern "C" fn remind(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {

@@ -144,7 +144,7 @@ pub(super) enum Turn {
 }
 
 impl Switch {
-    /// The switch of the first task.
+    /// Returns the switch of the first task.
     pub(super) fn new(triggers: Rc<Triggers>) -> Self {
         let on = triggers.start.trigger.is_none();
         let place = |watched: &Watched| match watched.trigger {
@@ -186,7 +186,7 @@ impl Switch {
         if self.on { &self.triggers.stop } else { &self.triggers.start }
     }
 
-    /// The place at which it turns next.
+    /// Returns the place at which it turns next.
     pub(super) fn place(&self) -> Option<u64> {
         if self.on { self.stop_at } else { self.start_at }
     }
@@ -241,7 +241,7 @@ pub(super) struct Untraced {
 }
 
 impl Untraced {
-    /// A task begins in the kernel.
+    /// Creates the clock of a task, which begins in the kernel.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, in_kernel: true }
     }
@@ -258,7 +258,7 @@ impl Untraced {
 mod tests {
     use super::*;
 
-    /// The numbers of the instructions that are traced, of a task that executes from 1 to 12 in order, twice.
+    /// Returns the numbers of the instructions that are traced, of a task that executes from 1 to 12 in order, twice.
     fn traced(start: Option<&str>, stop: Option<&str>) -> (Vec<u64>, bool, Vec<Unreached>) {
         let trigger = |text: Option<&str>| text.map(|text| text.parse().unwrap());
         let options =

@@ -65,7 +65,7 @@ fn hexadecimal(digits: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Where the first single colon is: two colons are part of a name.
+/// Returns where the first single colon is: two colons are part of a name.
 fn single_colon(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let is_colon = |at: Option<usize>| at.and_then(|at| bytes.get(at)) == Some(&b':');

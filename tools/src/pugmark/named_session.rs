@@ -34,7 +34,7 @@ impl NamedSession {
         Ok(Self { loaded, names })
     }
 
-    /// The thread of a lane, or the part of a recording.
+    /// Returns the thread of a lane, or the part of a recording.
     pub(super) fn part(&self, lane: usize) -> Option<&IndexedPart> {
         self.loaded.lanes.get(lane)?.part.as_ref()
     }
@@ -44,7 +44,7 @@ impl NamedSession {
         self.walk_by(self.loaded.clock, progress, visitors)
     }
 
-    /// The same by another clock; with [`TraceClock::INSTRUCTIONS`] it is many times as fast.
+    /// Returns the same by another clock; with [`TraceClock::INSTRUCTIONS`] it is many times as fast.
     pub(super) fn walk_by<V: Visitor>(
         &self,
         clock: TraceClock,

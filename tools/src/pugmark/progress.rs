@@ -44,7 +44,7 @@ impl Progress {
         Self { watched: io::stderr().is_terminal(), ..Self::hidden() }
     }
 
-    /// Never shows progress.
+    /// Returns a progress that is never shown.
     #[must_use]
     pub fn hidden() -> Self {
         Self {

@@ -71,7 +71,8 @@ pub struct PerfTrace {
 }
 
 impl PerfTrace {
-    /// The kernel's code and its symbols beside a file of `perf record`, if perf kept a copy of them (`--kcore`).
+    /// Returns the kernel's code and its symbols beside a file of `perf record`, if perf kept a copy of them
+    /// (`--kcore`).
     ///
     /// # Errors
     /// If the copy cannot be read.
@@ -220,8 +221,8 @@ impl IndexedPart {
 }
 
 impl PerfRecording {
-    /// The code of a space, and the kernel's. The files are looked for in the folder `symfs`, if one is given. Those
-    /// that are not there are added to `missing`.
+    /// Returns the code of a space, and the kernel's. The files are looked for in the folder `symfs`, if one is given.
+    /// Those that are not there are added to `missing`.
     #[must_use]
     pub fn code(
         &self,
@@ -236,8 +237,8 @@ impl PerfRecording {
     }
 }
 
-/// The part of a mapping that is in its file; `None` if there is no such file. There need not be one of the vdso, which
-/// few programs call.
+/// Returns the part of a mapping that is in its file; `None` if there is no such file. There need not be one of the
+/// vdso, which few programs call.
 fn section(part: &CodePart, symfs: Option<&Path>, missing: &mut BTreeSet<PathBuf>) -> Option<ImageSection> {
     let CodePart { address: vaddr, len, offset, path } = part;
     let file = super::code_names::place_of(path, symfs);
@@ -251,7 +252,7 @@ fn section(part: &CodePart, symfs: Option<&Path>, missing: &mut BTreeSet<PathBuf
     Some(ImageSection { file, offset: *offset, len, vaddr: *vaddr })
 }
 
-/// The kernel's code in perf's copy of /proc/kcore, where every segment is at its address.
+/// Returns the kernel's code in perf's copy of /proc/kcore, where every segment is at its address.
 fn kernel(file: &Path) -> Result<Vec<ImageSection>> {
     let what = || format!("perf's copy of the kernel's code, {}", file.display());
     // Only its headers are read here.

@@ -79,7 +79,7 @@ struct StatCounts {
 }
 
 impl StatCounts {
-    /// The columns of a total.
+    /// Returns the columns of a total.
     fn totals(&self) -> [(&'static str, u64); 3] {
         [("instructions", self.instructions), ("branches", self.branches), ("calls", self.calls)]
     }

@@ -34,12 +34,12 @@ pub trait SliceSink: ExecutionSink {
     /// True if the sink takes so little time that a thread of its own gains nothing.
     const IS_LIGHT: bool = false;
 
-    /// A slice begins.
+    /// Notes that a slice begins.
     fn begins(&mut self, slice: &TraceSlice) {
         let _ = slice;
     }
 
-    /// A trace has come to its end, or to an error.
+    /// Notes that a trace has come to its end, or to an error.
     fn stops(&mut self, end: SliceEnd) {
         let _ = end;
     }
@@ -68,7 +68,7 @@ impl<'a> Session<'a> {
         self.follow_traces(0..self.traces.len(), sinks);
     }
 
-    /// The same for some traces only. Of a large session one thread decodes, and this one has the sinks.
+    /// Does the same for some traces only.
     pub fn follow_traces<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
         let on_two = !S::IS_LIGHT && !S::INSNS && !S::EDGES && S::BLOCKS && self.size() >= LARGE;
         let sections = self
@@ -189,7 +189,8 @@ impl<'m> Graphs<'m> {
         Self { order: (0..graphs.len()).collect(), graphs }
     }
 
-    /// The graph of an image; one that was used longest ago if it has none. A graph forgets blocks of another image.
+    /// Returns the graph of an image; one that was used longest ago if it has none. A graph forgets blocks of another
+    /// image.
     fn of(&mut self, image: usize) -> &mut Graph<'m> {
         let known = self.graphs.iter().position(|(of, _)| *of == Some(image));
         let number = known.unwrap_or_else(|| self.order[0]);

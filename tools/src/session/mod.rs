@@ -74,7 +74,7 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A session of one trace with one lane.
+    /// Returns a session of one trace with one lane.
     #[must_use]
     pub fn alone(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         let slices =
@@ -99,12 +99,12 @@ impl<'a> Session<'a> {
         self.images.get(number).copied().unwrap_or(Image::new(&[]))
     }
 
-    /// The file that a trace is, if it is mapped.
+    /// Returns the file that a trace is, if it is mapped.
     pub(crate) fn mapped(&self, trace: usize) -> Option<&'a MappedFile> {
         self.mapped.get(trace).copied().flatten()
     }
 
-    /// The number of bytes in all traces.
+    /// Returns the number of bytes in all traces.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.traces.iter().map(|trace| trace.len() as u64).sum()

@@ -64,7 +64,7 @@ pub fn places(trace: &[u8], config: Config<'_>, times: &[u64], near: u64) -> Opt
     timed.then_some(found)
 }
 
-/// A TSC of which the upper bits are not known: the one next to `near`.
+/// Returns a TSC of which the upper bits are not known: the one next to `near`.
 const fn whole_tsc(tsc: u64, near: u64) -> u64 {
     let all = 1 << TSC_BITS;
     let passed = tsc.wrapping_sub(near) & (all - 1);

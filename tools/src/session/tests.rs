@@ -13,7 +13,7 @@ fn tsc(value: u8) -> Vec<u8> {
     vec![0x19, value, 0, 0, 0, 0, 0, 0]
 }
 
-/// A PSB+ at an address, with a time.
+/// Returns a PSB+ at an address, with a time.
 fn psb(time: u8, ip: u16) -> Vec<u8> {
     let [low, high] = ip.to_le_bytes();
     [&PSB[..], &tsc(time), &[0x99, 1, 0x7d, low, high, 0, 0, 0, 0, 0x02, 0x23]].concat()
@@ -54,7 +54,7 @@ impl ExecutionSink for Seen {
     }
 }
 
-/// A system call, a switch in the kernel at `at`, and what goes on in a program.
+/// Returns a system call, a switch in the kernel at `at`, and what goes on in a program.
 fn trace_with_switch(at: u8) -> Vec<u8> {
     [&psb(10, 0x1000)[..], &TO_KERNEL, &tsc(at), &TO_KERNEL, &TO_PROGRAM, &[0x01]].concat()
 }

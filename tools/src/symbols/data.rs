@@ -59,8 +59,8 @@ impl DataSymbols {
         }
     }
 
-    /// The variable that an address is in, how far, and what is mapped there: `counters+0x8 (/usr/bin/x)`. `None` if
-    /// nothing is known.
+    /// Returns the variable that an address is in, how far, and what is mapped there: `counters+0x8 (/usr/bin/x)`.
+    /// `None` if nothing is known.
     pub(crate) fn find(&self, address: u64) -> Option<String> {
         let at = |map: &BTreeMap<u64, (u64, String)>| {
             let (from, (end, name)) = map.range(..=address).next_back()?;

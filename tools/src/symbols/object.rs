@@ -90,7 +90,7 @@ impl ObjectSymbols {
         }
     }
 
-    /// The function at an address in the file, and how far the address is in it.
+    /// Returns the function at an address in the file, and how far the address is in it.
     pub(super) fn function(&self, address: u64) -> Option<(&str, u64)> {
         match &self.contents {
             ObjectContents::Elf(elf) => self.functions(elf).find(address),

@@ -41,7 +41,7 @@ impl<T> Changes<T> {
         self.0.push((time, value));
     }
 
-    /// The value at a time.
+    /// Returns the value at a time.
     fn at(&self, time: u64) -> Option<&T> {
         let after = self.0.partition_point(|(from, _)| *from <= time);
         self.0.get(after.checked_sub(1)?).map(|(_, value)| value)
@@ -155,24 +155,24 @@ impl ProcessTimeline {
         }
     }
 
-    /// The processes that have mapped code.
+    /// Returns the processes that have mapped code.
     pub fn processes(&self) -> impl Iterator<Item = i32> {
         self.processes.keys().copied().filter(|process| *process != KERNEL)
     }
 
-    /// When records were lost, and how many.
+    /// Returns when records were lost, and how many.
     #[must_use]
     pub fn losses(&self) -> &[(u64, u64)] {
         &self.losses
     }
 
-    /// When some of a trace was lost, and of which processor.
+    /// Returns when some of a trace was lost, and of which processor.
     #[must_use]
     pub fn trace_losses(&self) -> &[(u64, Option<u32>)] {
         &self.trace_losses
     }
 
-    /// The name of a thread when its turn begins: of the program that it executes with this code.
+    /// Returns the name of a thread when its turn begins: of the program that it executes with this code.
     #[must_use]
     pub fn name(&self, turn: ThreadTurn) -> Option<&Arc<str>> {
         let ThreadTurn { time, task, space, .. } = turn;
@@ -183,7 +183,7 @@ impl ProcessTimeline {
         names.at(time.max(begun.unwrap_or(0))).or_else(|| names.0.first().map(|(_, name)| name))
     }
 
-    /// The code in a space: parts of files, in the order of their addresses, and none overlaps another.
+    /// Returns the code in a space: parts of files, in the order of their addresses, and none overlaps another.
     #[must_use]
     pub fn code(&self, space: SpaceId) -> Vec<CodePart> {
         self.spaces.code(space)
@@ -225,7 +225,7 @@ impl ProcessTimeline {
         self.begin(turns)
     }
 
-    /// The same, from the very beginning: what came first was so before.
+    /// Returns the same, from the very beginning: what came first was so before.
     fn begin(&self, mut turns: Vec<ThreadTurn>) -> Vec<ThreadTurn> {
         match turns.first_mut() {
             Some(first) => first.time = 0,

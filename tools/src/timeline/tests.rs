@@ -29,7 +29,7 @@ fn switch(from: i32, to: i32) -> SystemChange {
     SystemChange::Switch { from: task(from), to: task(to) }
 }
 
-/// The turns of processor 1: the time, the process, its name, and its code as `address file+offset`.
+/// Returns the turns of processor 1: the time, the process, its name, and its code as `address file+offset`.
 fn turns(records: &[SystemRecord]) -> Vec<String> {
     let timeline = ProcessTimeline::of(records);
     let shown = |turn: ThreadTurn| {

@@ -51,7 +51,7 @@ int main(void) {
 }
 "#;
 
-/// The executions of each instruction of a thread.
+/// Returns the executions of each instruction of a thread.
 fn counts(thread: &CountedThread) -> Counts {
     thread.instructions.iter().copied().collect()
 }

@@ -149,7 +149,7 @@ int main(int count, char **words) {
 }
 "#;
 
-/// The numbers of bytes at which the recorder is harmed: for stepping, which is slow, only the first ones.
+/// Returns the numbers of bytes at which the recorder is harmed: for stepping, which is slow, only the first ones.
 fn places(engine: Engine) -> impl Iterator<Item = u64> {
     (0..if engine == Engine::Emulator { 20 } else { 4 }).map(|n| 700 + 4100 * n)
 }

@@ -43,7 +43,7 @@ fn for_each_engine(mut test: impl FnMut(Engine)) {
     }
 }
 
-/// The options to record a program into the default folder.
+/// Returns the options to record a program into the default folder.
 fn options<S: Into<OsString>>(engine: Engine, program: impl IntoIterator<Item = S>) -> RecordOptions {
     RecordOptions { engine, ..RecordOptions::new(program) }
 }

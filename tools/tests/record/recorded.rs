@@ -16,7 +16,7 @@ pub(crate) fn check(part: &Part) -> u64 {
     addresses(part).len() as u64
 }
 
-/// The same, but returns the addresses of the instructions.
+/// Does the same, but returns the addresses of the instructions.
 pub(crate) fn addresses(part: &Part) -> Vec<u64> {
     let read = |name: &str| fs::read(part.dir.join(name)).expect(name);
     let json = |name: &str| serde_json::from_slice::<Value>(&read(name)).expect(name);

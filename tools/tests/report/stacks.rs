@@ -26,7 +26,7 @@ impl Chains {
         Self(folded.lines().map(chain).collect())
     }
 
-    /// The chains that end with this function.
+    /// Returns the chains that end with this function.
     fn to(&self, name: &str) -> impl Iterator<Item = &[String]> {
         self.0
             .iter()

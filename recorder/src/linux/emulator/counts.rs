@@ -95,7 +95,7 @@ impl PluginProcess {
         Some((&raw const *number).cast_mut().cast())
     }
 
-    /// In a forked process: begins its own counts. The thread is the only one, on this virtual processor.
+    /// Begins the own counts of a forked process. The thread is the only one, on this virtual processor.
     pub(super) fn forget_counts(&mut self, index: c_uint) {
         let generation = self.generation;
         self.tables.replace(&self.rings, |header| fill_in(header, generation, std::process::id()));
@@ -104,7 +104,7 @@ impl PluginProcess {
         self.definitions.header().counts_by_processor.store(u32::from(!self.boards.is_empty()), Relaxed);
     }
 
-    /// In a forked process that is not followed: puts memory that nobody reads in place of the other one's tables.
+    /// Puts memory that nobody reads in place of the other process's tables, in a forked process that is not followed.
     pub(super) fn replace_tables_by_memory(&mut self) {
         self.tables.0.iter_mut().for_each(Ring::replace_by_memory);
         self.shown.clear();
@@ -136,7 +136,7 @@ impl PluginProcess {
         self.shown.insert(tid, shown);
     }
 
-    /// A thread has ended, and another one can have its virtual processor.
+    /// Notes that a thread has ended, and another one can have its virtual processor.
     pub(super) fn end_counts(&mut self, thread: &PluginThread) {
         self.show(thread);
         self.shown.remove(&thread.ring.header().tid.load(Relaxed));
@@ -218,7 +218,7 @@ pub(super) fn translates(
     }
 }
 
-/// A block begins in a thread of several.
+/// Notes that a block begins in a thread of several.
 extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
     with_thread(index, |thread| thread.count(2 * (block as usize)));
 }
@@ -234,7 +234,7 @@ extern "C" fn repeated_begins(index: c_uint, repeated: *mut c_void) {
     }
 }
 
-/// A block begins before which a repeated instruction may be.
+/// Notes that a block begins before which a repeated instruction may be.
 extern "C" fn after_repeated(index: c_uint, address: *mut c_void) {
     let Some(last) = REPEATED.get(index as usize) else { return };
     if last.load(Relaxed) == address as u64 {

@@ -77,7 +77,7 @@ pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, 
     };
 }
 
-/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is
+/// Returns the command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is
 /// neither a 64-bit program for this processor nor a script for such a program.
 pub fn command(origin: &Origin, path: &CStr, arguments: &[CString]) -> Option<Vec<CString>> {
     let (mut path, mut arguments) = (path.to_owned(), arguments.to_vec());
@@ -121,8 +121,8 @@ pub fn command(origin: &Origin, path: &CStr, arguments: &[CString]) -> Option<Ve
     None
 }
 
-/// The path of a file from the root and without links, as the system names the file where it is mapped: the recording
-/// is looked at in other folders. Both texts end with a zero.
+/// Returns the path of a file from the root and without links, as the system names the file where it is mapped: the
+/// recording is looked at in other folders. Both texts end with a zero.
 pub(super) fn whole_path(path: &[u8]) -> Vec<u8> {
     let named = path.strip_suffix(b"\0").unwrap_or(path);
     fs::canonicalize(OsStr::from_bytes(named))

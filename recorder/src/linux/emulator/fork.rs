@@ -18,7 +18,8 @@ thread_local! {
     static LOCKED: Cell<Option<MutexGuard<'static, Option<PluginProcess>>>> = const { Cell::new(None) };
 }
 
-/// Before a fork: the recorder has to know of the new process, even if this one ends before the new one has rings.
+/// Notes a fork that is about to come: the recorder has to know of the new process, even if this one ends before the
+/// new one has rings.
 pub(super) extern "C" fn begins() {
     let process = lock();
     if let Some(process) = process.as_ref().filter(|_| !MAIN_ONLY.load(Relaxed)) {
@@ -28,12 +29,12 @@ pub(super) extern "C" fn begins() {
     LOCKED.set(Some(process));
 }
 
-/// After a fork, in the process that has forked.
+/// Goes on after a fork, in the process that has forked.
 pub(super) extern "C" fn goes_on() {
     drop(LOCKED.take());
 }
 
-/// After a system call: if it was a fork that failed, there is no new process.
+/// Takes a process back that a system call was to fork: if the fork failed, there is no new process.
 pub(super) fn after_call(result: i64) {
     if FORKING.replace(false)
         && result < 0
@@ -43,7 +44,7 @@ pub(super) fn after_call(result: i64) {
     }
 }
 
-/// In a forked process: it needs rings of its own.
+/// Gives a forked process rings of its own.
 pub(super) extern "C" fn forked() {
     FORKING.set(false);
     starter::forked();

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A block of instructions that are one byte long.
+    /// Returns a block of instructions that are one byte long.
     fn block(start: u64, count: usize) -> Block {
         Block::read(start, &vec![1; count], &vec![0x90; count]).expect("a block")
     }

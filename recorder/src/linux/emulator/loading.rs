@@ -76,7 +76,7 @@ impl LoadedPlugin {
         Ok(Self(file))
     }
 
-    /// Where a program finds it.
+    /// Returns where a program finds it.
     pub(super) fn path(&self) -> String {
         path(&self.0)
     }

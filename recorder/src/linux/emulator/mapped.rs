@@ -11,7 +11,7 @@ pub(super) fn note_own() {
     let _ = OWN.set(maps.split(|byte| *byte == b'\n').map(|line| begin(line).to_vec()).collect());
 }
 
-/// The lines of `/proc/self/maps` that are the program's.
+/// Returns the lines of `/proc/self/maps` that are the program's.
 pub(super) fn by_program() -> Option<Vec<u8>> {
     let maps = fs::read("/proc/self/maps").ok()?;
     let lines = maps.split_inclusive(|byte| *byte == b'\n');
@@ -24,7 +24,7 @@ pub(super) fn by_program() -> Option<Vec<u8>> {
     )
 }
 
-/// The address at the begin of a line.
+/// Returns the address at the begin of a line.
 fn begin(line: &[u8]) -> &[u8] {
     line.split(|byte| *byte == b'-').next().unwrap_or_default()
 }

@@ -409,7 +409,7 @@ impl<'a> Emulation<'a> {
         Ok(read || ends)
     }
 
-    /// The thread that this one was before it executed its present program.
+    /// Returns the thread that this one was before it executed its present program.
     fn before(&self, number: usize) -> Option<usize> {
         let thread = &self.threads[number];
         (0..number).rev().find(|before| self.threads[*before].number() == thread.number())

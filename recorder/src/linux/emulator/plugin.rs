@@ -152,7 +152,7 @@ struct PluginThread {
     tables: counts::Tables,
 }
 
-/// A process that has no rings reports nothing more.
+/// Locks this process's state: `None` in a process that has no rings, which reports nothing more.
 fn lock() -> std::sync::MutexGuard<'static, Option<PluginProcess>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -323,7 +323,8 @@ impl PluginThread {
     }
 }
 
-/// The thread that runs on a virtual processor. The emulator calls back on that thread, so nobody else has it.
+/// Calls `act` with the thread that runs on a virtual processor. The emulator calls back on that thread, so nobody else
+/// has it.
 #[inline]
 fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
     let Some(place) = THREADS.get(index as usize) else { return };
@@ -362,7 +363,7 @@ extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
     });
 }
 
-/// An instruction begins in a process that has had more than one thread.
+/// Notes that an instruction begins in a process that has had more than one thread.
 extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
     let Some(place) = THREADS.get(index as usize) else { return };
     let thread = place.load(Relaxed);
@@ -373,7 +374,7 @@ extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
     }
 }
 
-/// The emulator has translated a block.
+/// Notes that the emulator has translated a block.
 fn translates(block: Opaque) {
     let (Some(api), mut process) = (API.get(), lock()) else { return };
     let Some(process) = process.as_mut().filter(|process| !process.definitions.is_closed()) else { return };
@@ -425,7 +426,7 @@ fn translates(block: Opaque) {
     }
 }
 
-/// A virtual processor has ended.
+/// Notes that a virtual processor has ended.
 fn thread_ends(index: c_uint) {
     let Some(place) = THREADS.get(index as usize) else { return };
     // Nobody looks at the thread while the process is locked.
@@ -441,7 +442,7 @@ fn thread_ends(index: c_uint) {
     }
 }
 
-/// The process is about to end: notes how far each thread is in its last block, if the recorder cannot read that.
+/// Notes how far each thread is in its last block, if the recorder cannot read that: the process is about to end.
 fn threads_stand_still() {
     if counts::IS_COUNTING.load(Relaxed) {
         return counts::show_all();
@@ -456,7 +457,7 @@ fn threads_stand_still() {
     }
 }
 
-/// Called by the emulator before the program begins.
+/// Installs the plugin: the emulator calls it before the program begins.
 ///
 /// # Safety
 /// `arguments` are `count` texts, as the emulator gives them.

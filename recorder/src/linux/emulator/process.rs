@@ -40,7 +40,7 @@ impl Process {
         self.ring.header().generation.load(Relaxed)
     }
 
-    /// The process that it was forked from, and its generation.
+    /// Returns the process that it was forked from, and its generation.
     pub(super) fn parent(ring: &Ring) -> Option<(u32, u32)> {
         let header = ring.header();
         let parent = header.parent.load(Relaxed);
@@ -92,7 +92,7 @@ impl Process {
         self.known_block(number)
     }
 
-    /// A block that was asked for before.
+    /// Returns a block that was asked for before.
     pub(super) fn known_block(&self, number: u32) -> Option<Rc<Block>> {
         self.blocks.get(number as usize).cloned()
     }
@@ -102,7 +102,7 @@ impl Process {
         !self.handlers.is_empty()
     }
 
-    /// The content of a page as it was reported last.
+    /// Returns the content of a page as it was reported last.
     pub(super) fn page(&self, number: u64) -> Option<&[u8]> {
         self.pages.get(&number).map(|page| &**page)
     }

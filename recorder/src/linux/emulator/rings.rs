@@ -93,7 +93,7 @@ impl Rings {
         unsafe { self.header.as_ref() }
     }
 
-    /// The recorder has ended without a word.
+    /// Returns true if the recorder has ended without a word.
     pub fn recorder_is_gone(&self) -> bool {
         self.header().recorder.load(Relaxed) & GONE != 0
     }

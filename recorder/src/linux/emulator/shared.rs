@@ -55,7 +55,7 @@ impl Shared {
     }
 }
 
-/// Where a program finds a file of this process.
+/// Returns where a program finds a file of this process.
 pub(super) fn path(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     impl Shared {
-        /// For tests that write into the rings themselves.
+        /// Makes rings for tests that write into them.
         pub(in super::super) fn for_tests() -> Self {
             Self::new(LoadedPlugin::new(1).unwrap()).unwrap()
         }

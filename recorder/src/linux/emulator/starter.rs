@@ -29,7 +29,7 @@ static FORKED_BY: AtomicU64 = AtomicU64::new(0);
 /// run when that call is about to end.
 const LONGEST_START: Duration = Duration::from_secs(1);
 
-/// Before any system call.
+/// Prepares for any system call.
 pub(super) fn calls(index: c_uint) {
     INDEX.set(index);
 }
@@ -39,7 +39,7 @@ pub(super) fn index() -> c_uint {
     INDEX.get()
 }
 
-/// Before the system call `clone`, with its flags.
+/// Prepares for the system call `clone`, with its flags.
 pub(super) fn before_start(flags: u64) {
     const CLONE_VM: u64 = 0x100;
     const CLONE_VFORK: u64 = 0x4000;
@@ -53,7 +53,7 @@ pub(super) fn before_start(flags: u64) {
     }
 }
 
-/// Before the system call by which a thread starts another one, or a process.
+/// Prepares for the system call by which a thread starts another one, or a process.
 pub(super) fn starts(thread: &mut PluginThread) {
     thread.starts += 1;
     thread.ring.write(Kind::Starts, &[&thread.starts.to_le_bytes()]);
@@ -61,7 +61,7 @@ pub(super) fn starts(thread: &mut PluginThread) {
     STARTING.set(u64::from(thread.starts) << 32 | u64::from(tid));
 }
 
-/// After the system call `clone`, which has returned the new thread's number, if it has started one.
+/// Takes the result of the system call `clone`: the new thread's number, if it has started one.
 pub(super) fn started(result: i64) {
     if STARTS_THREAD.take()
         && result > 0
@@ -71,7 +71,7 @@ pub(super) fn started(result: i64) {
     }
 }
 
-/// In a forked process, in its only thread.
+/// Begins anew in the only thread of a forked process.
 pub(super) fn forked() {
     FORKED_BY.store(STARTING.get(), Relaxed);
 }

@@ -239,12 +239,12 @@ impl Ring {
         unsafe { std::slice::from_raw_parts(numbers, Self::NUMBERS) }
     }
 
-    /// The file that it is in.
+    /// Returns the file that it is in.
     pub fn rings(&self) -> &Arc<Rings> {
         &self.rings
     }
 
-    /// The address of the mapping.
+    /// Returns the address of the mapping.
     pub fn address(&self) -> *mut c_void {
         self.header.as_ptr().cast()
     }
@@ -325,12 +325,12 @@ impl Ring {
         self.header().closed.store(1, Relaxed);
     }
 
-    /// The recorder was killed.
+    /// Returns true if the recorder was killed.
     pub fn recorder_is_gone(&self) -> bool {
         self.rings.recorder_is_gone()
     }
 
-    /// The recorder wants nothing more, or was killed.
+    /// Returns true if the recorder wants nothing more, or was killed.
     pub fn is_closed(&self) -> bool {
         self.header().closed.load(Relaxed) != 0 || self.recorder_is_gone()
     }
@@ -391,7 +391,7 @@ impl Drop for Ring {
     }
 }
 
-/// The bytes of words.
+/// Returns the bytes of words.
 pub fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

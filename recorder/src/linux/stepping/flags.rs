@@ -14,7 +14,7 @@ const TRAP_FLAG: u8 = 1;
 /// that tries to change ID, to find out whether the processor has CPUID, finds that it cannot.
 const POPPED: u64 = 0x24_4cd5;
 
-/// After a step over PUSHF: clears the flag on the stack, which stepping has set and the program has not.
+/// Clears the flag on the stack after a step over PUSHF, which stepping has set and the program has not.
 pub(super) fn clear_pushed_trap_flag(tracee: &Tracee) -> io::Result<()> {
     let at = tracee.registers()?.rsp + 1;
     let mut flags = [0];

@@ -150,7 +150,7 @@ impl Tracee {
         wait(self.pid).map(|(_, stop)| stop)
     }
 
-    /// After [`Stop::Exec`], returns the number that the thread had before.
+    /// Returns the number that the thread had before [`Stop::Exec`].
     pub(super) fn event_message(&self) -> io::Result<pid_t> {
         event_message(self.pid)
     }
@@ -219,7 +219,7 @@ impl Tracee {
         Ok(fs::read_link(format!("/proc/{}/exe", self.pid))?.to_string_lossy().into_owned())
     }
 
-    /// After [`Stop::Exec`], makes [`read`](Self::read) read the new program's memory.
+    /// Makes [`read`](Self::read) read the new program's memory after [`Stop::Exec`].
     pub(super) fn reopen_memory(&mut self) -> io::Result<()> {
         self.memory = File::open(format!("/proc/{}/mem", self.pid))?;
         Ok(())
@@ -230,7 +230,7 @@ impl Tracee {
     }
 }
 
-/// The events at which a thread stops.
+/// Returns the events at which a thread stops.
 fn events(follow: bool) -> c_int {
     let started = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
     libc::PTRACE_O_TRACEEXEC | if follow { started } else { 0 }

@@ -120,7 +120,7 @@ impl FileBlocks {
         self.blocks = std::mem::take(&mut self.blocks).into_iter().flat_map(split).collect();
     }
 
-    /// The name of a block: its function or section, and how far in it is.
+    /// Returns the name of a block: its function or section, and how far in it is.
     pub(crate) fn name(&self, block: &BasicBlock) -> String {
         let Piece { name, addresses } = &self.pieces[block.piece];
         match block.addresses.start.wrapping_sub(addresses.start) {

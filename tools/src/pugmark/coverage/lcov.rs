@@ -19,8 +19,8 @@ struct FileLines {
 }
 
 impl Report<'_> {
-    /// The lines of the blocks' file in a run. A line was executed as often as
-    /// the one of its instructions that was executed most.
+    /// Returns the lines of the blocks' file in a run. A line was executed as often as the one of its instructions that
+    /// was executed most.
     fn source_files(&self, executed: &Executed) -> BTreeMap<Rc<str>, FileLines> {
         let mut files: BTreeMap<Rc<str>, FileLines> = BTreeMap::new();
         let Some((source, moved)) = self.source else { return files };
@@ -42,7 +42,8 @@ impl Report<'_> {
         files
     }
 
-    /// A line for each line of source that has code, with how often it was executed. Returns whether the file has any.
+    /// Writes a line for each line of source that has code, with how often it was executed. Returns whether the file
+    /// has any.
     pub(super) fn lines(&self, out: &mut dyn Write) -> io::Result<bool> {
         let files = self.source_files(self.executed);
         let others = self.other.map(|other| self.source_files(other)).unwrap_or_default();

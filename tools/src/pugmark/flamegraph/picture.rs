@@ -84,8 +84,8 @@ fn label(name: &str, width: f64) -> Option<String> {
     }
 }
 
-/// A warm colour, the same for all functions of one name. Missing parts are red, and what is not the program's is
-/// grey.
+/// Returns a warm colour, the same for all functions of one name. Missing parts are red, and what is not the program's
+/// is grey.
 fn color(name: &str) -> String {
     match name {
         LOST => return "#e00000".into(),
@@ -116,7 +116,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The title, place and width of each function of a picture, and its label.
+    /// Returns the title, place and width of each function of a picture, and its label.
     fn frames(svg: &str) -> Vec<(String, f64, f64, f64, Option<String>)> {
         let document = roxmltree::Document::parse(svg).unwrap();
         let groups = document.descendants().filter(|node| node.has_tag_name("g"));

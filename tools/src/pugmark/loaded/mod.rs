@@ -145,12 +145,12 @@ impl LoadedSession {
         Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip, files: RefCell::default() })
     }
 
-    /// The sections of each code, from which [`session`](Self::session) makes images.
+    /// Returns the sections of each code, from which [`session`](Self::session) makes images.
     pub(super) fn sections(&self) -> Vec<Vec<Section<'_>>> {
         self.codes.iter().map(|code| code.code.sections()).collect()
     }
 
-    /// The session over its sections.
+    /// Returns the session over its sections.
     pub(super) fn session<'a>(&'a self, sections: &'a [Vec<Section<'a>>]) -> Session<'a> {
         self.shared(sections).session()
     }
@@ -169,18 +169,18 @@ impl LoadedSession {
         }
     }
 
-    /// The code of a lane.
+    /// Returns the code of a lane.
     pub(super) fn code(&self, lane: usize) -> &TracedCode {
         self.code_of(lane).1
     }
 
-    /// The same, and where it is from.
+    /// Returns the same, and where it is from.
     pub(super) fn code_of(&self, lane: usize) -> (&Traced, &TracedCode) {
         let LaneCode { traced, code, .. } = &self.codes[self.lanes[lane].code];
         (traced, code)
     }
 
-    /// The names in a lane's code; `more` are files that have names, too.
+    /// Returns the names in a lane's code; `more` are files that have names, too.
     ///
     /// # Errors
     /// Those of [`names_of`].
@@ -309,7 +309,7 @@ impl<'a> PerfLanes<'a> {
         Ok(())
     }
 
-    /// Where the turns take effect; the first place is where the trace begins.
+    /// Returns where the turns take effect; the first place is where the trace begins.
     fn places(&self, trace: &AuxTrace, config: Config<'static>, turns: &[ThreadTurn]) -> Vec<TurnPlace> {
         let place = |number| TurnPlace { number, offset: 0, tsc: 0 };
         if turns.len() == 1 {

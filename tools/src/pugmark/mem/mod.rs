@@ -112,7 +112,7 @@ fn of_perf(samples: &PerfSamples, cpu: Option<(u8, u8)>) -> Result<MemoryTables>
     Ok(tables)
 }
 
-/// The access of a sample, if it is one. The registers of IBS say more than what Linux makes of them.
+/// Returns the access of a sample, if it is one. The registers of IBS say more than what Linux makes of them.
 fn access(sample: &PerfSample, event: &SampledEvent, cpu: Option<(u8, u8)>) -> Result<Option<MemoryAccess>> {
     match (&sample.raw, sample.data_src) {
         (Some(raw), _) if event.is_ibs_op => {
@@ -124,7 +124,7 @@ fn access(sample: &PerfSample, event: &SampledEvent, cpu: Option<(u8, u8)>) -> R
     }
 }
 
-/// The op in a raw sample of IBS; `None` if it is a fetch, or none.
+/// Returns the op in a raw sample of IBS; `None` if it is a fetch, or none.
 fn sampled_op(record: &RawSample, cpu: Option<(u8, u8)>) -> Option<OpSample> {
     let guess = Part::by_caps(record.caps);
     let part = cpu.map_or(guess, |(family, model)| Part { family, model, caps: record.caps });

@@ -51,7 +51,7 @@ fn symbols(
 }
 
 impl<'a> MemoryNames<'a> {
-    /// The names for the samples of a file.
+    /// Returns the names for the samples of a file.
     ///
     /// # Errors
     /// If perf's copy of the kernel's symbols cannot be read.
@@ -123,7 +123,7 @@ impl<'a> MemoryNames<'a> {
         }
     }
 
-    /// The function that an instruction is in, with its object file.
+    /// Returns the function that an instruction is in, with its object file.
     pub(super) fn function(&self, (program, ip): Address) -> String {
         let known = program.map(|program| self.program(program));
         let place = known.as_ref().map_or(&self.kernel, |known| &known.code).find(ip);
@@ -131,12 +131,12 @@ impl<'a> MemoryNames<'a> {
         format!("{} ({object})", place.function.map_or(UNKNOWN, |(name, _)| name))
     }
 
-    /// The line of source of an instruction.
+    /// Returns the line of source of an instruction.
     pub(super) fn line(&self, (program, ip): Address) -> Option<String> {
         self.program(program?).code.line(ip).map(|line| line.to_string())
     }
 
-    /// Where an instruction is: its function and how far, and its line.
+    /// Returns where an instruction is: its function and how far, and its line.
     pub(super) fn code(&self, (program, ip): Address) -> String {
         let known = program.map(|program| self.program(program));
         let symbols = known.as_ref().map_or(&self.kernel, |known| &known.code);
@@ -144,7 +144,7 @@ impl<'a> MemoryNames<'a> {
         symbols.place(ip) + &line.unwrap_or_default()
     }
 
-    /// The data at an address.
+    /// Returns the data at an address.
     pub(super) fn data(&self, (program, address): Address) -> String {
         let name = match program {
             Some(program) => self.program(program).data.find(address),
@@ -153,12 +153,12 @@ impl<'a> MemoryNames<'a> {
         name.unwrap_or_else(|| UNKNOWN.into())
     }
 
-    /// The process of a program.
+    /// Returns the process of a program.
     pub(super) fn process(&self, program: Option<usize>) -> Option<i32> {
         self.samples.programs.get(program?).map(|program| program.process)
     }
 
-    /// A thread with its name, or a processor that runs none.
+    /// Returns a thread with its name, or a processor that runs none.
     pub(super) fn who(&self, who: Who) -> String {
         match who {
             Who::Thread(tid) => match self.samples.threads.get(&tid) {

@@ -99,10 +99,10 @@ pub(super) trait Visitor {
     /// True if [`is_done`](Self::is_done) is to be called now and then.
     const ENDS_EARLY: bool = false;
 
-    /// Called when something happens.
+    /// Receives something that happens.
     fn happens(&mut self, time: Time, what: Happening);
 
-    /// Called before the instruction at `ip`. Returns true if [`at`](Self::at) is to be called with its time.
+    /// Announces the instruction at `ip`. Returns true if [`at`](Self::at) is to be called with its time.
     fn comes_to(&mut self, ip: u64) -> bool {
         let _ = ip;
         false
@@ -114,7 +114,7 @@ pub(super) trait Visitor {
         false
     }
 
-    /// Called when a near call, to `to`, is seen that was not seen before, before anything there is executed.
+    /// Receives a near call, to `to`, that was not seen before, before anything there is executed.
     fn sees_call(&mut self, to: u64) {
         let _ = to;
     }
@@ -124,7 +124,7 @@ pub(super) trait Visitor {
         false
     }
 
-    /// Called when the instruction at `ip` is executed, after everything that happens before it.
+    /// Receives the instruction at `ip`, after everything that happens before it.
     fn at(&mut self, time: Time, ip: u64) {
         let _ = (time, ip);
     }

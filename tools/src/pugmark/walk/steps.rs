@@ -49,7 +49,7 @@ pub(super) enum StepBefore {
 }
 
 impl StepBefore {
-    /// The step that leads to the instruction at `to`, if that enters or leaves a function.
+    /// Returns the step that leads to the instruction at `to`, if that enters or leaves a function.
     #[inline]
     pub(super) fn step(self, to: u64, functions: &mut WalkedFunctions<'_>) -> Option<WalkStep> {
         let insn = match self {

@@ -27,7 +27,7 @@ const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// A record without what comes at the end of each.
+/// Returns a record without what comes at the end of each.
 pub(crate) fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
     let size = 8 + body.len() as u16;
     [&kind.to_le_bytes()[..], &misc.to_le_bytes(), &size.to_le_bytes(), body].concat()
@@ -53,7 +53,7 @@ impl Made {
         record(kind, misc, &[body, &longs(&[pair(pid, tid), time, pair(cpu, 0), ID])].concat())
     }
 
-    /// A mapping of a file, which can be executed, in the process.
+    /// Makes the record of a mapping of a file, which can be executed, in the process.
     pub(crate) fn maps(self, address: u64, len: u64, offset: u64, path: &str) -> Vec<u8> {
         self.maps_with(address, len, offset, 5, path)
     }
@@ -64,40 +64,40 @@ impl Made {
         self.record(10, 2, &[fields, text(path)].concat())
     }
 
-    /// The process executes a program, or only has another name.
+    /// Makes the record of a process that executes a program, or only has another name.
     pub(crate) fn named(self, name: &str, exec: bool) -> Vec<u8> {
         let (pid, tid) = self.task;
         self.record(3, u16::from(exec) << 13, &[longs(&[pair(pid, tid)]), text(name)].concat())
     }
 
-    /// The process begins another one, or a thread.
+    /// Makes the record of a process that begins another one, or a thread.
     pub(crate) fn forks(self, (pid, tid): (u32, u32)) -> Vec<u8> {
         let (parent, by) = self.task;
         self.record(7, 0, &longs(&[pair(pid, parent), pair(tid, by), self.time]))
     }
 
-    /// The processor switches from the thread to another one.
+    /// Makes the record of a switch of the processor from the thread to another one.
     pub(crate) fn switches_to(self, (pid, tid): (u32, u32)) -> Vec<u8> {
         self.record(15, 1 << 13, &longs(&[pair(pid, tid)]))
     }
 
-    /// Tracing begins in the thread.
+    /// Makes the record of the begin of tracing in the thread.
     pub(crate) fn begins(self) -> Vec<u8> {
         let (pid, tid) = self.task;
         self.record(12, 0, &longs(&[pair(pid, tid)]))
     }
 
-    /// There is more of a trace, of which some may be lost.
+    /// Makes the record of more of a trace, of which some may be lost.
     pub(crate) fn aux(self, flags: u64) -> Vec<u8> {
         self.aux_of(0, 8, flags)
     }
 
-    /// There is more of a trace, from `offset` on.
+    /// Makes the record of more of a trace, from `offset` on.
     pub(crate) fn aux_of(self, offset: u64, size: u64, flags: u64) -> Vec<u8> {
         self.record(11, 0, &longs(&[offset, size, flags]))
     }
 
-    /// Some records were lost.
+    /// Makes the record of lost records.
     pub(crate) fn lost(self, count: u64) -> Vec<u8> {
         self.record(2, 0, &longs(&[ID, count]))
     }
@@ -116,7 +116,7 @@ impl Made {
         self.record(17, 1, &[fields, text(name)].concat())
     }
 
-    /// A sample with a part of a trace.
+    /// Returns a sample with a part of a trace.
     pub(crate) fn sample(self, bytes: &[u8]) -> Vec<u8> {
         let Self { time, cpu, task: (pid, tid) } = self;
         let body = longs(&[ID, pair(pid, tid), time, pair(cpu, 0), bytes.len() as u64]);
@@ -124,7 +124,7 @@ impl Made {
     }
 }
 
-/// AUXTRACE_INFO with a clock that counts ticks, or snapshots.
+/// Returns AUXTRACE_INFO with a clock that counts ticks, or snapshots.
 pub(crate) fn info(has_snapshots: bool) -> Vec<u8> {
     let mut fields = [0; 17];
     // PMU, multiplier and whether there is a clock, snapshots, MTC's bits, and the ratios of the clocks.
@@ -144,8 +144,8 @@ pub(crate) fn info(has_snapshots: bool) -> Vec<u8> {
     record(70, 0, &[longs(&[1]), longs(&fields)].concat())
 }
 
-/// An AUXTRACE record, of a processor or of a thread: the number of what is traced, and the bytes, which are not in the
-/// record's size.
+/// Returns an AUXTRACE record, of a processor or of a thread: the number of what is traced, and the bytes, which are
+/// not in the record's size.
 pub(crate) fn trace(index: u32, offset: u64, cpu: u32, thread: u32, bytes: &[u8]) -> Vec<u8> {
     let fields = longs(&[bytes.len() as u64, offset, 0, pair(index, thread), pair(cpu, 0)]);
     [record(71, 0, &fields), bytes.to_vec()].concat()
@@ -170,7 +170,7 @@ pub(crate) fn bpf_program(tag: u8, functions: &[(u64, &[u8])]) -> Vec<u8> {
     [longs(&[pair(160, data.len() as u32), 0]), longs(&info), data].concat()
 }
 
-/// COMPRESSED records with these bytes in a frame of zstd that does not end, cut into parts of `each` bytes.
+/// Returns COMPRESSED records with these bytes in a frame of zstd that does not end, cut into parts of `each` bytes.
 pub(crate) fn compressed(bytes: &[u8], each: usize) -> Vec<Vec<u8>> {
     // The smallest window.
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0];
@@ -193,13 +193,13 @@ impl PerfFileBuilder {
         attr
     }
 
-    /// The name of the processor, as a feature has it.
+    /// Returns the name of the processor, as a feature has it.
     fn cpu_id() -> Vec<u8> {
         let name = b"GenuineIntel,6,94,3\0";
         [&(name.len() as u32).to_le_bytes()[..], name].concat()
     }
 
-    /// The bytes of a file.
+    /// Returns the bytes of a file.
     pub(crate) fn file(&self) -> Vec<u8> {
         let (attr, data) = (self.attr(), self.records.concat());
         let (attr_at, ids_at) = (104, 104 + attr.len() as u64 + 16);
@@ -217,7 +217,7 @@ impl PerfFileBuilder {
         [header, attr, longs(&[ids_at, 8]), longs(&[ID]), data, sections, cpu_id, bpf.clone()].concat()
     }
 
-    /// The bytes that come out of a pipe.
+    /// Returns the bytes that come out of a pipe.
     pub(crate) fn pipe(&self) -> Vec<u8> {
         let header = longs(&[u64::from_le_bytes(*b"PERFILE2"), 16]);
         let attr = record(64, 0, &[self.attr(), longs(&[ID])].concat());

@@ -207,13 +207,13 @@ impl PerfFile {
         self.beside.iter().map(|(name, bytes)| (&**name, RawRecords::new(bytes, 0, false)))
     }
 
-    /// The records.
+    /// Returns the records.
     pub(super) fn records(&self) -> RawRecords<'_> {
         let bytes = self.bytes.get(self.data.clone()).unwrap_or_default();
         RawRecords::new(bytes, self.data.start as u64, self.piped)
     }
 
-    /// The bytes of a feature.
+    /// Returns the bytes of a feature.
     fn feature(&self, wanted: u32) -> Option<FeatureField<'_>> {
         let (_, range) = self.features.iter().find(|(number, _)| *number == wanted)?;
         self.bytes.get(range.clone()).map(FeatureField)
@@ -224,12 +224,12 @@ impl PerfFile {
         self.feature(feature::BPF_PROG_INFO).map_or(&[], |field| field.0)
     }
 
-    /// The processor's name as perf writes it: `GenuineIntel,6,94,3`.
+    /// Returns the processor's name as perf writes it: `GenuineIntel,6,94,3`.
     pub(super) fn cpu_id(&self) -> Option<&str> {
         self.feature(feature::CPUID)?.text()
     }
 
-    /// The names of the events, as far as the file has them.
+    /// Returns the names of the events, as far as the file has them.
     pub(super) fn event_names(&self) -> Vec<&str> {
         let read = || {
             let mut field = self.feature(feature::EVENT_DESC)?;
@@ -246,7 +246,7 @@ impl PerfFile {
         read().unwrap_or_default()
     }
 
-    /// The number of the PMU with a name.
+    /// Returns the number of the PMU with a name.
     pub(super) fn pmu(&self, wanted: &str) -> Option<u32> {
         let mut field = self.feature(feature::PMU_MAPPINGS)?;
         for _ in 0..field.int()? {
@@ -258,12 +258,12 @@ impl PerfFile {
         None
     }
 
-    /// Why not all of its records are there.
+    /// Returns the reason why not all of its records are there.
     pub(super) fn short(&self) -> Option<&str> {
         self.short.as_deref()
     }
 
-    /// The size of all files in bytes.
+    /// Returns the size of all files in bytes.
     pub(super) fn size(&self) -> usize {
         self.bytes.len() + self.beside.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
     }
@@ -288,7 +288,7 @@ impl EventAttr {
 }
 
 impl<'a> RawRecords<'a> {
-    /// The records in these bytes, which are at `base` in the file.
+    /// Returns the records in these bytes, which are at `base` in the file.
     pub(super) const fn new(bytes: &'a [u8], base: u64, piped: bool) -> Self {
         Self { bytes, at: 0, base, piped, cut: None }
     }
@@ -298,7 +298,7 @@ impl<'a> RawRecords<'a> {
         self.at
     }
 
-    /// The bytes after a record that belong to it.
+    /// Returns the bytes after a record that belong to it.
     fn more(&mut self, kind: u32, body: &[u8]) -> &'a [u8] {
         let size = match kind {
             kind::AUXTRACE => long(body, 0).unwrap_or(0),
@@ -356,7 +356,7 @@ impl<'a> FeatureField<'a> {
         Some(u32::from_le_bytes(*self.take(4)?.first_chunk()?))
     }
 
-    /// A text with its size before it, up to its first zero.
+    /// Returns a text with its size before it, up to its first zero.
     fn text(&mut self) -> Option<&'a str> {
         let size = self.int()? as usize;
         std::str::from_utf8(self.take(size)?.split(|byte| *byte == 0).next()?).ok()
@@ -390,12 +390,12 @@ fn numbered_files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(found.into_iter().map(|(_, name, path)| (name, path)).collect())
 }
 
-/// The 64-bit number at a place.
+/// Returns the 64-bit number at a place.
 pub(super) fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The part of a range that is there.
+/// Returns the part of a range that is there.
 fn within(bytes: &[u8], from: u64, size: u64) -> Range<usize> {
     let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     clip(from)..clip(from.saturating_add(size))

@@ -399,7 +399,7 @@ impl EventAttr {
     }
 }
 
-/// The number of each event by its identifiers.
+/// Returns the number of each event by its identifiers.
 fn numbers_by_id(events: &[EventAttr]) -> FxHashMap<u64, usize> {
     let ids = |(number, event): (usize, &'_ EventAttr)| {
         event.ids.iter().map(|id| (*id, number)).collect::<Vec<_>>()
@@ -407,7 +407,7 @@ fn numbers_by_id(events: &[EventAttr]) -> FxHashMap<u64, usize> {
     events.iter().enumerate().flat_map(ids).collect()
 }
 
-/// The number of the event that a sample is of.
+/// Returns the number of the event that a sample is of.
 fn event_of(events: &[EventAttr], by_id: &FxHashMap<u64, usize>, record: &RawRecord<'_>) -> Option<usize> {
     let first = match events {
         [] => return None,
@@ -441,7 +441,7 @@ fn unreadable(record: &RawRecord<'_>, problem: RecordProblem) -> String {
     format!("at {:#x}: a record of type {} with {what}", record.at, record.kind)
 }
 
-/// The processor in `GenuineIntel,6,94,3`: vendor, family, model and stepping.
+/// Returns the processor in `GenuineIntel,6,94,3`: vendor, family, model and stepping.
 fn processor(text: &str) -> Option<Cpu> {
     let mut words = text.split(',');
     let intel = words.next()? == "GenuineIntel";
@@ -451,7 +451,7 @@ fn processor(text: &str) -> Option<Cpu> {
     intel.then(|| Cpu::intel(family, model, stepping))
 }
 
-/// A number that is not -1.
+/// Returns a number that is not -1.
 const fn known(number: u32) -> Option<u32> {
     if number == u32::MAX { None } else { Some(number) }
 }

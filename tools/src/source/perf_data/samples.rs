@@ -137,7 +137,7 @@ impl PerfSamples {
         }
     }
 
-    /// The number of the program that a process runs.
+    /// Returns the number of the program that a process runs.
     fn program(&mut self, process: i32, running: &mut HashMap<i32, usize>) -> usize {
         *running.entry(process).or_insert_with(|| {
             self.programs.push(Program { process, mappings: vec![] });
@@ -195,7 +195,7 @@ fn events(file: &PerfFile) -> Vec<SampledEvent> {
     file.events.iter().enumerate().map(event).collect()
 }
 
-/// Family and model in `AuthenticAMD,25,17,1`.
+/// Returns family and model in `AuthenticAMD,25,17,1`.
 fn amd(text: &str) -> Option<(u8, u8)> {
     let mut words = text.split(',');
     let is_amd = words.next()? == "AuthenticAMD";

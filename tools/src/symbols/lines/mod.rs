@@ -31,7 +31,7 @@ pub(crate) struct SourceLine {
 }
 
 impl SourceLine {
-    /// The file's name without its folder, and the line.
+    /// Returns the file's name without its folder, and the line.
     pub(crate) fn short(&self) -> String {
         let name = self.file.rsplit('/').next().unwrap_or(&self.file);
         format!("{name}:{}", self.line)
@@ -70,13 +70,13 @@ impl fmt::Debug for SourceLines {
 }
 
 impl SourceLines {
-    /// The source of a file, whose separate debug information is looked for in these folders.
+    /// Returns the source of a file, whose separate debug information is looked for in these folders.
     pub(crate) fn of(path: &Path, folders: DebugFolders) -> Self {
         let (context, known) = (OnceCell::new(), RefCell::default());
         Self { path: path.into(), folders, context, known }
     }
 
-    /// The lines of the code in a range of addresses in the file, by address. Empty if nothing is known.
+    /// Returns the lines of the code in a range of addresses in the file, by address. Empty if nothing is known.
     pub(crate) fn lines(&self, addresses: Range<u64>) -> Vec<(Range<u64>, SourceLine)> {
         let Range { start, end } = addresses;
         let rows = self.context().and_then(|context| context.find_location_range(start, end).ok());

@@ -28,7 +28,8 @@ int main(int count, char **words) {
 struct Built(PathBuf);
 
 impl Built {
-    /// The program, without a place that is chosen when it is loaded; `None` if a program is missing that makes it.
+    /// Returns the program, without a place that is chosen when it is loaded; `None` if a program is missing that makes
+    /// it.
     fn new(name: &str, options: &[&str]) -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("pugmark-lines-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -66,7 +67,7 @@ impl Built {
         self.0.join("program")
     }
 
-    /// The addresses of a function of the program.
+    /// Returns the addresses of a function of the program.
     fn function(&self, name: &str) -> std::ops::Range<u64> {
         use object::ObjectSymbol;
         let bytes = fs::read(self.program()).unwrap();
@@ -75,7 +76,7 @@ impl Built {
         found.address()..found.address() + found.size()
     }
 
-    /// The lines of source at each address, with the functions, as binutils' addr2line prints them.
+    /// Returns the lines of source at each address, with the functions, as binutils' addr2line prints them.
     fn addr2line(&self, addresses: std::ops::Range<u64>) -> Option<Vec<String>> {
         let addresses: Vec<_> = addresses.map(|address| format!("{address:x}")).collect();
         let output = Command::new("addr2line")

@@ -154,7 +154,7 @@ mod tests {
 
     const START: u64 = 0x1000;
 
-    /// A block of NOPs and a last instruction, which begins at 1002h.
+    /// Returns a block of NOPs and a last instruction, which begins at 1002h.
     fn block(last: &[u8]) -> MachineBlock {
         let bytes = [&[0x90, 0x90], last].concat();
         let block = Block::of_machine(START, &[1, 1, last.len() as u8], &bytes, ExecMode::Bits64);

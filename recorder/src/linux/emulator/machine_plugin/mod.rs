@@ -222,7 +222,7 @@ impl VirtualProcessor {
     }
 }
 
-/// The processor that a callback is of; the emulator calls back on its thread, so nobody else has it.
+/// Returns the processor that a callback is of; the emulator calls back on its thread, so nobody else has it.
 #[inline]
 fn processor(index: c_uint) -> Option<*mut VirtualProcessor> {
     let place = PROCESSORS.get(index as usize)?;
@@ -271,7 +271,7 @@ extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
     processor.ring.write_word(block.number);
 }
 
-/// An instruction begins, where processors share no count.
+/// Notes that an instruction begins, where processors share no count.
 extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
     if let Some(own) = processor(index) {
         // SAFETY: see `processor`.
@@ -294,7 +294,7 @@ fn changes_state(code: &[u8]) -> bool {
     }
 }
 
-/// The emulator has translated a block.
+/// Notes that the emulator has translated a block.
 pub(super) fn translates(block: Opaque) {
     let (Some(api), mut process) = (super::API.get(), lock()) else { return };
     let Some(process) = process.as_mut().filter(|process| !process.definitions.is_closed()) else { return };
@@ -345,7 +345,7 @@ fn has_several() -> bool {
     MOST_PROCESSORS.load(Relaxed) > 1
 }
 
-/// The emulator is about to end: notes how far each processor is in its last block.
+/// Notes how far each processor is in its last block: the emulator is about to end.
 pub(super) fn ends() {
     for place in &PROCESSORS {
         let processor = place.load(Relaxed);

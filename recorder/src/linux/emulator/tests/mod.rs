@@ -173,7 +173,7 @@ fn flow(part: &Part) -> String {
     text.trim_start().to_owned()
 }
 
-/// The sections of a part's image: where each begins, where its bytes are in the file, and how many.
+/// Returns the sections of a part's image: where each begins, where its bytes are in the file, and how many.
 fn places(part: &Part) -> Vec<(u64, usize, usize)> {
     let image: serde_json::Value = serde_json::from_slice(&fs::read(part.dir.join(IMAGE)).unwrap()).unwrap();
     let number = |section: &serde_json::Value, name: &str| section[name].as_u64().unwrap() as usize;

@@ -34,7 +34,7 @@ const FRAGMENTS: [&[RingEntry<'_>]; 7] = [
     ],
 ];
 
-/// A program that does some of this, most often what it did before.
+/// Returns a program that does some of this, most often what it did before.
 fn script(seed: u64, most: usize) -> Vec<RingEntry<'static>> {
     let mut random = seed;
     let mut next = |below: usize| {

@@ -143,7 +143,8 @@ impl<'a> Thread<'a> {
         self.ring.header().generation.load(Relaxed)
     }
 
-    /// The number that the thread that takes this one's place goes on with, after it has executed another program.
+    /// Returns the number that the thread that takes this one's place goes on with, after it has executed another
+    /// program.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -536,7 +537,7 @@ pub(super) fn text(words: &[u32]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The name of a thread that has not changed it: the first 15 bytes of the program's file name.
+/// Returns the name of a thread that has not changed it: the first 15 bytes of the program's file name.
 pub(super) fn comm(program: &str) -> String {
     let name = program.rsplit('/').next().unwrap_or_default();
     String::from_utf8_lossy(&name.as_bytes()[..name.len().min(15)]).into_owned()

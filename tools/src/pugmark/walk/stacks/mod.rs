@@ -60,7 +60,7 @@ impl Frame {
     }
 }
 
-/// The number of the innermost of these frames that was not entered by a jump.
+/// Returns the number of the innermost of these frames that was not entered by a jump.
 pub(super) fn innermost_call(frames: &[Frame]) -> usize {
     frames.iter().rposition(|frame| frame.entry != FrameEntry::Jump).unwrap_or_default()
 }
@@ -121,20 +121,21 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// The innermost function is interrupted, or left for what is not traced. It may go on at these addresses.
+    /// Notes that the innermost function is interrupted, or left for what is not traced. It may go on at these
+    /// addresses.
     pub(super) fn left(&mut self, at: Option<[u64; 2]>) {
         if let Some(frame) = self.frames.last_mut() {
             frame.left_at = at;
         }
     }
 
-    /// The kernel is left for a program that is not traced.
+    /// Notes that the kernel is left for a program that is not traced.
     pub(super) fn leave_kernel(&mut self, tell: &mut dyn FnMut(Happening)) {
         self.unwind(self.outside_of_kernel(), tell);
     }
 
-    /// Execution goes on at `ip` after what was not traced: where it was left, in a function from which a handler was
-    /// entered at `at`, in a handler, or elsewhere.
+    /// Continues at `ip` after what was not traced: where it was left, in a function from which a handler was entered
+    /// at `at`, in a handler, or elsewhere.
     pub(super) fn goes_on(&mut self, at: Option<u64>, ip: u64, tell: &mut dyn FnMut(Happening)) {
         if self.resumes(ip, tell) {
             return;
@@ -146,18 +147,18 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// A transaction has begun.
+    /// Notes that a transaction has begun.
     pub(super) fn begin_transaction(&mut self) {
         let depth = self.frames.len();
         self.transaction = self.frames.last().map(|top| Transaction { depth, lowest: depth, top: *top });
     }
 
-    /// The transaction has ended, and what was executed in it stands.
+    /// Notes that the transaction has ended, and what was executed in it stands.
     pub(super) fn commit_transaction(&mut self) {
         self.transaction = None;
     }
 
-    /// Where the innermost function begins, if there is one and its name is known.
+    /// Returns where the innermost function begins, if there is one and its name is known.
     fn top_begin(&self) -> Option<Option<u64>> {
         self.frames.last().map(|frame| frame.begin)
     }
@@ -200,7 +201,7 @@ impl<'n> CallStacks<'n> {
         self.unwind(call, tell);
     }
 
-    /// A near return.
+    /// Takes a near return.
     fn returns(&mut self, from: u64, to: u64, tell: &mut dyn FnMut(Happening)) {
         let is_it = |frame: &Frame| frame.returns_to == Some(to);
         let mut innermost = innermost_call(&self.frames);
@@ -223,7 +224,7 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// A return to `to`, from where nobody on the stack has called.
+    /// Takes a return to `to`, from where nobody on the stack has called.
     fn returns_elsewhere(&mut self, is_thunk: bool, from: u64, to: u64, tell: &mut dyn FnMut(Happening)) {
         let innermost = innermost_call(&self.frames);
         if self.frames.get(innermost).is_some_and(|frame| frame.entry == FrameEntry::Handler) {
@@ -258,7 +259,7 @@ impl<'n> CallStacks<'n> {
         called.begin.is_some() && called.begin == before.begin && called.begin != Some(called.to)
     }
 
-    /// The innermost function continues as another one, which returns to where it would have returned.
+    /// Notes that the innermost function continues as another one, which returns to where it would have returned.
     fn replace_top(&mut self, to: u64, tell: &mut dyn FnMut(Happening)) {
         let Some(top) = self.frames.last().copied() else { return };
         let depth = self.frames.len() - 1;
@@ -269,7 +270,7 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// A jump to where a function begins that is not part of a loop: a tail call, or the begin of another stack.
+    /// Takes a jump to where a function begins that is not part of a loop: a tail call, or the begin of another stack.
     fn jump_to_begin(&mut self, from: u64, to: u64, tell: &mut dyn FnMut(Happening)) {
         // One such function may do its work in another.
         match self.functions.switches_stacks(from) && !self.functions.switches_stacks(to) {
@@ -281,8 +282,8 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// A jump from one function to another one. A jump into the middle of a function that has not been left goes back
-    /// to that function.
+    /// Takes a jump from one function to another one. A jump into the middle of a function that has not been left goes
+    /// back to that one.
     fn jumps(&mut self, step: WalkStep, tell: &mut dyn FnMut(Happening)) {
         let WalkStep { from, to, .. } = step;
         let begin = self.functions.begin(to);
@@ -308,7 +309,7 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// IRET and the like.
+    /// Takes IRET and the like.
     fn interrupt_returns(&mut self, from: u64, to: u64, tell: &mut dyn FnMut(Happening)) {
         if self.resumes(to, tell) {
             return;
@@ -333,7 +334,7 @@ impl<'n> CallStacks<'n> {
         self.settle(to, tell);
     }
 
-    /// A transaction is aborted: what was entered in it has not been, and what was left has not been left.
+    /// Notes that a transaction is aborted: what was entered in it has not been, and what was left has not been left.
     fn aborts(&mut self, to: u64, tell: &mut dyn FnMut(Happening)) {
         if let Some(Transaction { depth, lowest, top }) = self.transaction.take() {
             let lowest = lowest.min(depth);
@@ -346,7 +347,7 @@ impl<'n> CallStacks<'n> {
         self.settle(to, tell);
     }
 
-    /// The number of functions outside of the kernel, from the outermost one on.
+    /// Returns the number of functions outside of the kernel, from the outermost one on.
     fn outside_of_kernel(&self) -> usize {
         self.frames.iter().rposition(|frame| frame.to < KERNEL).map_or(0, |last| last + 1)
     }
@@ -370,7 +371,7 @@ impl<'n> CallStacks<'n> {
         }
     }
 
-    /// Execution is at `to`, and it is not known how it came there.
+    /// Notes that execution is at `to`, and that it is not known how it came there.
     fn settle(&mut self, to: u64, tell: &mut dyn FnMut(Happening)) {
         let begin = self.functions.begin(to);
         match self.top_begin() {

@@ -2,7 +2,7 @@ use super::*;
 use crate::symbols::TracedSymbols;
 use StepWay::{Abort, Call, IndirectJump, Interrupt, InterruptReturn, Jump, Return};
 
-/// A step of an instruction of five bytes.
+/// Returns a step of an instruction of five bytes.
 const fn step(way: StepWay, from: u64, to: u64) -> WalkStep {
     let next = if matches!(way, Interrupt) { from } else { from + 5 };
     WalkStep { way, from, next, to }
@@ -58,12 +58,12 @@ impl<'n> ToldStacks<'n> {
     }
 }
 
-/// Everything told of steps among code without names, which begin at 10.
+/// Returns everything told of steps among code without names, which begin at 10.
 fn told_without_names(steps: &[WalkStep]) -> String {
     ToldStacks::new(None, 0x10).take(steps).all()
 }
 
-/// Everything told of these steps among functions that begin at each multiple of 100; the steps begin at 110.
+/// Returns everything told of these steps among functions that begin at each multiple of 100; the steps begin at 110.
 fn told_among(names: &[&str], steps: &[WalkStep]) -> String {
     let functions: Vec<_> =
         names.iter().zip(1..).map(|(name, n)| (*name, n * 0x100, n * 0x100 + 0x100)).collect();
@@ -324,7 +324,7 @@ fn an_exception_is_caught_in_the_innermost_function_of_that_name() {
     assert_eq!(told_among(&NAMES, &steps), "110 120>200 leave");
 }
 
-/// The kernel's functions begin at each multiple of 100.
+/// Returns true if a function of the kernel begins there: they begin at each multiple of 100.
 const fn kernel(offset: u64) -> u64 {
     KERNEL | offset
 }
