@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn event(kind: EventKind) -> FlowItem {
-        FlowItem::Event(Event { kind, ip: None, when: Stamp::default(), offset: 0, held: 0, status: false })
+        FlowItem::Event(Event { kind, ip: None, when: Stamp::default(), offset: 0, status: false })
     }
 
     fn steps(items: &[FlowItem]) -> Vec<(StepKind, u64, u64, i64)> {

@@ -44,12 +44,6 @@ pub enum ErrorKind {
     UnexpectedPacket(&'static str),
     /// This packet suppresses its IP although an IP is needed here.
     IpSuppressed(&'static str),
-    /// This packet needs an IP, and no packet had one since the synchronisation; only in libipt's
-    /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
-    NoIp(&'static str),
-    /// This packet suppresses its IP although an IP is needed to continue; only in libipt's
-    /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
-    NoTarget(&'static str),
     /// More packets wait for the packet that completes them than any processor leaves waiting.
     TooManyWaiting(&'static str),
     /// The state in a PSB+ (the packets from PSB to PSBEND, which repeat the current state) differs from the state
@@ -234,10 +228,9 @@ impl fmt::Display for ErrorKind {
             Self::LooksTooFar => f.write_str("what it means depends on packets that are too far away"),
             Self::OutOfSync => f.write_str("not synchronised onto a PSB"),
             Self::UnexpectedPacket(packet) => write!(f, "{packet} packet has no meaning here"),
-            Self::IpSuppressed(packet) | Self::NoTarget(packet) => {
+            Self::IpSuppressed(packet) => {
                 write!(f, "{packet} packet without the IP that is needed here")
             }
-            Self::NoIp(packet) => write!(f, "{packet} packet without an IP, and none was before it"),
             Self::TooManyWaiting(packet) => {
                 write!(f, "{packet} packet while too many others wait for their partners")
             }
@@ -314,7 +307,6 @@ mod tests {
             (ErrorKind::OutOfSync, "not synchronised onto a PSB"),
             (ErrorKind::UnexpectedPacket("TIP"), "TIP packet has no meaning here"),
             (ErrorKind::IpSuppressed("FUP"), "FUP packet without the IP that is needed here"),
-            (ErrorKind::NoTarget("TIP"), "TIP packet without the IP that is needed here"),
             (ErrorKind::TooManyWaiting("CFE"), "CFE packet while too many others wait for their partners"),
             (ErrorKind::StateMismatch { ip }, "PSB+ contradicts the state at 0x1000"),
             (ErrorKind::TraceMismatch { ip }, "the instruction at 0x1000 does not fit the trace"),

@@ -3,9 +3,7 @@
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     ErrorKind,
-    config::{
-        AddressFilter, AddressRange, Clocks, Config, Dialect, Flags, Position, RangeKind, UnknownPackets,
-    },
+    config::{AddressFilter, AddressRange, Clocks, Config, Flags, Position, RangeKind, UnknownPackets},
     errata::Errata,
     packet::{Context, Unknown},
 };
@@ -18,7 +16,6 @@ pub fn config(u: &mut Unstructured<'_>) -> Result<Config<'static>> {
     let bits: u8 = u.arbitrary()?;
     let bit = |bit: u32| bits >> bit & 1 != 0;
     let mut config = Config {
-        dialect: if bit(0) { Dialect::Libipt } else { Dialect::Manual },
         flags: Flags { iflags: bit(1), keep_calibration: bit(2), ticks: bit(3), ..Flags::NONE },
         ..Config::new()
     };

@@ -37,15 +37,14 @@ fn from_psb_to_psb(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     }
 }
 
-/// Decodes like ptxed: after an error it continues at the next event that has a place, or at a PSB if there is none.
+/// Continues after an error at the next event that has a place, or at a PSB if there is none.
 fn from_event_to_event(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;
-    while let Some(psb) = decoder.sync_forward_from_held() {
+    while let Some(psb) = decoder.sync_forward() {
         assert!(last < Some(psb), "{psb:#x} after {last:x?}");
         last = Some(psb);
         loop {
-            decoder.look_ahead();
             if until_error(subject, &mut decoder, &mut steps).is_ok() {
                 return;
             }
@@ -76,7 +75,7 @@ fn until_error(subject: &Subject, decoder: &mut InsnDecoder<'_>, steps: &mut usi
     loop {
         count(subject, steps);
         let end = subject.trace.len() as u64;
-        assert!(decoder.offset() <= end && decoder.held() <= end);
+        assert!(decoder.offset() <= end);
         match decoder.next()? {
             Some(FlowItem::Insn(insn)) => {
                 let target = in_the_code(decoder, &insn);
@@ -86,7 +85,7 @@ fn until_error(subject: &Subject, decoder: &mut InsnDecoder<'_>, steps: &mut usi
                 before = Some((insn, target));
             }
             Some(FlowItem::Event(event)) => {
-                assert!(event.offset <= end && event.held <= end, "{event:?} in {end:#x} bytes");
+                assert!(event.offset <= end, "{event:?} in {end:#x} bytes");
                 before = None;
             }
             None => return Ok(()),

@@ -5,7 +5,6 @@ use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     Error, ErrorKind,
     block::{Block, BlockDecoder},
-    config::Dialect,
     event::Event,
     graph::{ExecutionSink, Graph, Straight},
     image::Image,
@@ -23,8 +22,7 @@ use pugmark_decoder_core::{
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let Ok(cuts) = cuts(&mut u) else { return };
-    let Ok(mut subject) = Subject::made(&mut u) else { return };
-    subject.config.dialect = Dialect::Manual;
+    let Ok(subject) = Subject::made(&mut u) else { return };
     for words in [0, 2_000] {
         let sections = subject.sections();
         let image = Image::new(&sections);

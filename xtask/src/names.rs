@@ -1,5 +1,4 @@
-//! Checks that one word has one meaning: no two types of a crate have the same name, and only one file compares
-//! dialects.
+//! Checks that one word has one meaning: no two types of a crate have the same name.
 
 use pugmark_harness::images::workspace;
 use std::collections::BTreeMap;
@@ -134,18 +133,5 @@ fn types_of_modules_and_of_tests_are_found_and_other_names_are_not() {
     ];
     for (files, expected) in rows {
         assert_eq!(doubles(files.iter().copied()), expected, "{files:?}");
-    }
-}
-
-#[test]
-fn one_file_says_what_libipt_reads_otherwise() {
-    for path in sources(&workspace().join("decoder-core/src")) {
-        let text = fs::read_to_string(&path).expect("a source");
-        let compares = text.lines().any(|line| {
-            line.contains("= Dialect::")
-                || line.contains("Dialect::Libipt =>")
-                || line.contains("Dialect::Manual =>")
-        });
-        assert!(!compares, "{} compares dialects: ask a question of config/dialect.rs", path.display());
     }
 }

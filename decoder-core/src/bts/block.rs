@@ -282,7 +282,7 @@ impl<'a> BtsBlockDecoder<'a> {
     }
 
     pub(super) fn event(&self, kind: EventKind, ip: Option<u64>, offset: u64) -> Event {
-        Event { kind, ip, when: Stamp::default(), offset, held: offset, status: false }
+        Event { kind, ip, when: Stamp::default(), offset, status: false }
     }
 
     fn fail(&self, kind: ErrorKind) -> Error {

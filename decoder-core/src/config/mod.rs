@@ -22,12 +22,10 @@
 //! ```
 
 mod clocks;
-mod dialect;
 mod filter;
 pub(crate) mod unknown;
 
 pub use clocks::Clocks;
-pub use dialect::Dialect;
 pub use filter::{AddressFilter, AddressRange, RangeKind};
 pub use unknown::{Position, UnknownPackets};
 
@@ -54,10 +52,6 @@ pub struct Config<'a> {
     ///
     /// Layers: instructions and blocks, for erratum SKL014.
     pub filter: AddressFilter,
-    /// The manual's or libipt's reading of a trace.
-    ///
-    /// Layers: all but packets.
-    pub dialect: Dialect,
     /// Optional behaviour.
     ///
     /// Layers: each flag names its own.
@@ -84,7 +78,6 @@ impl Config<'_> {
             errata: Errata::NONE,
             clocks: Clocks::UNKNOWN,
             filter: AddressFilter::NONE,
-            dialect: Dialect::Manual,
             flags: Flags::NONE,
             unknown: None,
         }

@@ -37,10 +37,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     }
 
     pub(super) fn tip_pge(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        let ip = self.state.last_ip.update(ip);
-        if ip.is_none() && self.config().dialect.needs_ip_at_once() {
-            return Err(ErrorKind::IpSuppressed("TIP.PGE"));
-        }
+        let ip = Some(self.state.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?);
         self.state.tracing = true;
         self.publish(offset, ip, EventKind::Enabled { resumed: false })?;
         if self.state.waiting.any(|waiter| waiter.partner == Partner::Tip) {
@@ -57,13 +54,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
             self.publish(offset, ip, EventKind::AsyncDisabled { at })?;
             return self.publish_for_tip_pgd(offset);
         }
-        if self.config().dialect.reports_mode_before_disabling() {
-            self.publish_for_tip_pgd(offset)?;
-        }
         self.state.tracing = false;
-        if !self.state.waiting.any(|waiter| waiter.partner.is_tip()) {
-            self.state.held = self.next_offset();
-        }
         self.publish(offset, ip, EventKind::Disabled)?;
         self.publish_for_tip_pgd(offset)
     }
@@ -71,11 +62,6 @@ impl<K: Keeper> EventDecoder<'_, K> {
     /// Publishes the events that wait for a TIP, at a TIP.PGD in its place.
     fn publish_for_tip_pgd(&mut self, offset: u64) -> Result<(), ErrorKind> {
         while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_tip()) {
-            if waiter.partner == Partner::FupOrTipOfSame
-                && !self.config().dialect.disabling_completes_iflags()
-            {
-                return Err(ErrorKind::UnexpectedPacket("TIP.PGD"));
-            }
             self.publish_waiter(offset, None, waiter)?;
         }
         Ok(())

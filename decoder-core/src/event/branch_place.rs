@@ -117,10 +117,10 @@ impl BranchPlace {
         Some(true)
     }
 
-    /// Returns the last target, and the place of its packet.
+    /// Returns the last target.
     #[inline(always)]
-    pub(super) const fn last_target(&self) -> Option<(u64, usize)> {
-        if self.target_at == NOWHERE { None } else { Some((self.ip, self.target_at)) }
+    pub(super) const fn last_target(&self) -> Option<u64> {
+        if self.target_at == NOWHERE { None } else { Some(self.ip) }
     }
 
     /// Sets the offsets of the last packets in `read`. `base` is the offset of the input's first byte.

@@ -47,7 +47,6 @@ pub(crate) struct Mark {
     offset: u64,
     last_ip: LastIp,
     clock: Clock,
-    held: u64,
     counters: Counters,
 }
 
@@ -65,14 +64,14 @@ pub(crate) struct ReadAhead {
 impl Mark {
     /// No place.
     pub(crate) const UNKNOWN: Self =
-        Self { offset: 0, last_ip: LastIp::new(), clock: Clock::STOPPED, held: 0, counters: Counters::NONE };
+        Self { offset: 0, last_ip: LastIp::new(), clock: Clock::STOPPED, counters: Counters::NONE };
 }
 
 impl<K: Keeper> EventDecoder<'_, K> {
     /// Returns the decoder's place, to return to by [`reset`](Self::reset). Only branches may be read in between.
     pub(crate) fn mark(&self) -> Mark {
-        let EventState { last_ip, clock, held, counters, .. } = *self.state;
-        Mark { offset: self.offset(), last_ip, clock, held, counters }
+        let EventState { last_ip, clock, counters, .. } = *self.state;
+        Mark { offset: self.offset(), last_ip, clock, counters }
     }
 
     /// Returns to the place of `mark`.
@@ -80,7 +79,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.rewind(mark.offset);
         self.state.giving = Giving::Synced;
         (self.state.last_ip, self.state.clock) = (mark.last_ip, mark.clock);
-        (self.state.held, self.state.counters) = (mark.held, mark.counters);
+        self.state.counters = mark.counters;
     }
 
     /// Undoes the effects of events after the branches. A [`reset`](Self::reset) to the branches must follow.
@@ -131,9 +130,8 @@ impl<K: Keeper> EventDecoder<'_, K> {
         if B::PLACES {
             place.write_offsets(base, read);
         }
-        if let Some((ip, at)) = place.last_target() {
+        if let Some(ip) = place.last_target() {
             self.state.last_ip.set(ip);
-            self.state.held = base + at as u64;
         }
     }
 

@@ -28,8 +28,6 @@ pub(crate) struct EventState {
     /// True if packet generation is on.
     pub(super) tracing: bool,
     pub(super) clock: Clock,
-    /// The offset of the packet that the decoder holds; see [`Event::held`].
-    pub(super) held: u64,
     pub(super) ready: Ready,
     pub(super) replay: Option<Replay>,
     /// The last MODE.Exec; reset at an overflow.
@@ -76,7 +74,6 @@ impl EventState {
             last_ip: LastIp::new(),
             tracing: false,
             clock: Clock::STOPPED,
-            held: 0,
             ready: Ready::new(),
             replay: None,
             mode: None,
@@ -90,16 +87,6 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     /// Creates a decoder with this state.
     pub(crate) const fn with_state(packets: Packets<'a>, state: K::Of<EventState>) -> Self {
         Self { packets, state }
-    }
-
-    /// Returns the whole state.
-    pub(crate) fn state(&self) -> &EventState {
-        &self.state
-    }
-
-    /// Goes back to another place, with the state there.
-    pub(crate) fn go_back(&mut self, packets: Packets<'a>, state: EventState) {
-        (self.packets, *self.state) = (packets, state);
     }
 
     /// Returns the place in the trace.
@@ -267,13 +254,9 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     /// Applies one packet that is no OVF and not in a PSB+.
     #[inline]
     fn step(&mut self, offset: u64, packet: Packet, event: &mut Option<Event>) -> Result<(), ErrorKind> {
-        if self.config().dialect.refuses_packets_out_of_place() && self.is_out_of_place(&packet) {
+        if self.is_out_of_place(&packet) {
             return Err(ErrorKind::UnexpectedPacket(packet.name()));
         }
-        // A packet that completes others is held until all of them are reported.
-        let completes =
-            matches!(packet, Packet::Tip(_) | Packet::Fup(_) | Packet::TipPge(_) | Packet::TipPgd(_));
-        self.state.held = if completes { offset } else { self.next_offset() };
         self.track_time(packet)?;
         match packet {
             Packet::TntShort(tnt) | Packet::TntLong(tnt) => self.tnt(offset, tnt, event),
@@ -337,7 +320,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
 
     #[inline]
     pub(super) fn event(&self, offset: u64, ip: Option<u64>, kind: EventKind) -> Event {
-        Event { kind, ip, when: self.state.clock.now(), offset, held: self.state.held, status: false }
+        Event { kind, ip, when: self.state.clock.now(), offset, status: false }
     }
 
     /// Appends an event to those that are ready.
@@ -348,16 +331,6 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     /// Appends an event to those that are ready.
     pub(super) fn publish_event(&mut self, event: Event) -> Result<(), ErrorKind> {
         if self.state.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
-    }
-
-    /// Returns the offset of the next packet, or the end of the trace. libipt skips padding.
-    #[inline]
-    pub(super) fn next_offset(&self) -> u64 {
-        let mut offset = self.packets.offset();
-        if self.config().dialect.passes_over_padding() {
-            offset += self.packets.rest().iter().take_while(|&&byte| byte == 0).count() as u64;
-        }
-        offset
     }
 }
 
@@ -370,7 +343,6 @@ pub(crate) struct Snapshot {
     last_ip: LastIp,
     tracing: bool,
     clock: Clock,
-    held: u64,
     replay: Option<Replay>,
     mode: Option<ModeExec>,
     counters: Counters,
@@ -381,15 +353,15 @@ pub(crate) struct Snapshot {
 impl EventState {
     /// Returns the current state.
     fn snapshot(&self) -> Snapshot {
-        let Self { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = *self;
+        let Self { giving, status_psb, last_ip, tracing, clock, mode, counters, .. } = *self;
         let (replay, ready, waiting) = (self.replay.clone(), self.ready.len(), self.waiting.len());
-        Snapshot { giving, status_psb, last_ip, tracing, clock, held, replay, mode, counters, ready, waiting }
+        Snapshot { giving, status_psb, last_ip, tracing, clock, replay, mode, counters, ready, waiting }
     }
 
     fn restore(&mut self, before: &Snapshot) {
-        let Snapshot { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = *before;
+        let Snapshot { giving, status_psb, last_ip, tracing, clock, mode, counters, .. } = *before;
         (self.giving, self.status_psb, self.last_ip, self.tracing) = (giving, status_psb, last_ip, tracing);
-        (self.clock, self.held, self.mode, self.counters) = (clock, held, mode, counters);
+        (self.clock, self.mode, self.counters) = (clock, mode, counters);
         self.replay.clone_from(&before.replay);
         self.ready.restore(before.ready);
         self.waiting.restore(before.waiting);

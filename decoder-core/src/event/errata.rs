@@ -110,7 +110,6 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         // A FUP is read again after the overflow, together with a MODE.TSX before it.
         let is_fup = matches!(packet, Packet::Fup(_));
         self.packets.set_offset(if is_fup { at } else { ahead.packets.offset() });
-        self.state.held = self.next_offset();
         if matches!(packet, Packet::TipPgd(_)) {
             return Ok(Continued::At(None));
         }
@@ -128,7 +127,6 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         let Some(ip) = psb_ip(&mut ahead.packets)? else { return Ok(Continued::Unknown) };
         (self.state.clock, self.state.tracing) = (ahead.clock, true);
         self.packets.set_offset(at);
-        self.state.held = at;
         Ok(Continued::At(Some(ip)))
     }
 
@@ -179,7 +177,6 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
             self.state.counters.packets += 1;
             self.track_time(packet).map_err(|kind| Error { offset: at, kind })?;
         }
-        self.state.held = self.next_offset();
         self.publish_overflow(offset, None, self.state.clock.now()).map_err(|kind| Error { offset, kind })
     }
 }

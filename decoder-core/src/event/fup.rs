@@ -7,31 +7,23 @@ use super::{
 use crate::{
     error::ErrorKind,
     keeper::Keeper,
-    last_ip::NoIp,
     packet::{Bep, Ip, ModeTsx, Ptw, Trig},
 };
 
 impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn fup(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        let ip = self.state.last_ip.update(ip);
-        if ip.is_none() && self.config().dialect.needs_ip_at_once() {
-            return Err(ErrorKind::IpSuppressed("FUP"));
-        }
+        let from = self.state.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("FUP"))?;
         let claimed = self.state.waiting.any(|waiter| waiter.partner.claims_fup());
         while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_fup()) {
             // An OVF's own FUP shows that packet generation is on again.
             self.state.tracing |= matches!(waiter.kind, Some(EventKind::Overflow));
             // These events have no place in the code.
             let placed = !matches!(waiter.kind, Some(EventKind::Rsm | EventKind::Sipi { .. }));
-            self.publish_waiter(offset, ip.filter(|_| placed), waiter)?;
+            self.publish_waiter(offset, Some(from).filter(|_| placed), waiter)?;
         }
         if claimed {
             return Ok(());
         }
-        let from = ip.ok_or(match self.state.last_ip.get() {
-            Err(NoIp::Never) => ErrorKind::NoIp("FUP"),
-            _ => ErrorKind::IpSuppressed("FUP"),
-        })?;
         self.state.waiting.push(Partner::Tip, Some(EventKind::AsyncBranch { from }), "FUP")
     }
 

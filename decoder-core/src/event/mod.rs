@@ -3,8 +3,7 @@
 //! Many packets have a meaning only together: a MODE.TSX with the FUP (flow update: an address) after it, or a FUP, a
 //! PIP (CR3 was written) and a TIP (target IP) for an interrupt that changes CR3. This layer combines them to events;
 //! the [instruction flow](crate::flow) then finds the place of each event in the code. Packets that need a later
-//! packet wait in one list, in order. A packet that no processor sends at its place is an error; in libipt's
-//! [dialect](crate::config::Dialect) it is an error only if libipt refuses it.
+//! packet wait in one list, in order. A packet that no processor sends at its place is an error.
 //!
 //! ```
 //! use pugmark_decoder_core::event::{EventDecoder, EventKind};
@@ -74,10 +73,6 @@ pub struct Event {
     pub when: Stamp,
     /// The offset of the packet that completed the event.
     pub offset: u64,
-    /// The offset of the packet that the decoder holds (is at) while it reports this event: the packet that completed
-    /// the event as long as it may complete more events, otherwise the packet after it. In libipt's
-    /// [dialect](crate::config::Dialect) padding is skipped.
-    pub held: u64,
     /// True if the event is from a PSB+ (the packets from PSB to PSBEND): it repeats state that a decoder already knows
     /// unless it has just synchronised.
     pub status: bool,

@@ -27,11 +27,11 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
         if iflag {
             let kind = EventKind::Iflags { enabled: mode.iflag };
-            self.state.waiting.push(Partner::FupOrTipOfSame, Some(kind), "MODE.Exec")?;
+            self.state.waiting.push(Partner::FupOrTip, Some(kind), "MODE.Exec")?;
         }
         // A MODE.Exec without an event still has a TIP or FUP that belongs to it.
         if !changed && !iflag {
-            self.state.waiting.push(Partner::FupOrTipOfSame, None, "MODE.Exec")
+            self.state.waiting.push(Partner::FupOrTip, None, "MODE.Exec")
         } else {
             Ok(())
         }

@@ -8,13 +8,13 @@ use crate::keeper::Keeper;
 use crate::packet::Packet;
 
 impl<K: Keeper> EventDecoder<'_, K> {
-    /// Returns true if no processor sends `packet` after the packets before it. libipt accepts some of these packets.
+    /// Returns true if no processor sends `packet` after the packets before it.
     #[inline]
     pub(super) fn is_out_of_place(&self, packet: &Packet) -> bool {
         let needs_fup = || self.state.waiting.any(|waiter| waiter.partner.needs_fup());
         let is_within_branch = || self.state.waiting.any(is_branch);
         match packet {
-            // `tnt` and `tip` check that tracing is on, because libipt checks it too.
+            // `tnt` and `tip` check that tracing is on.
             Packet::TntShort(_) | Packet::TntLong(_) => needs_fup() || is_within_branch(),
             Packet::Tip(_) => needs_fup(),
             Packet::TipPgd(_) => !self.state.tracing || needs_fup(),

@@ -27,30 +27,20 @@ enum AfterOverflow {
 impl<K: Keeper> EventDecoder<'_, K> {
     /// Applies the OVF at `offset`.
     pub(super) fn ovf(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
-        let done = match self.enter_overflow(offset, packet) {
-            Ok(()) => self.continue_after(offset),
-            error => error,
-        };
-        match done {
-            Err(error) if self.config().dialect.blames_overflow() => Err(Error { offset, ..error }),
-            done => done,
-        }
+        self.enter_overflow(offset, packet)?;
+        self.continue_after(offset)
     }
 
     /// Publishes waiting events, and forgets the state that an OVF makes unknown.
     fn enter_overflow(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
         self.track_time(packet).map_err(|kind| Error { offset, kind })?;
         self.state.counters.overflows += 1;
-        self.state.held = offset;
         if !self.state.tracing {
             self.publish_unplaced(offset).map_err(|kind| Error { offset, kind })?;
         }
         self.state.waiting.clear();
         self.state.mode = None;
         self.state.tracing = false;
-        if self.config().dialect.forgets_last_ip_at_overflow() {
-            self.state.last_ip.reset();
-        }
         Ok(())
     }
 
@@ -81,7 +71,6 @@ impl<K: Keeper> EventDecoder<'_, K> {
         let unexpected = matches!(others, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
         match self.repair(offset, when, unexpected) {
             Ok(false) if others.is_ok() => {
-                self.state.held = self.next_offset();
                 self.publish_overflow(offset, None, when).map_err(|kind| Error { offset, kind })
             }
             Ok(false) => others,

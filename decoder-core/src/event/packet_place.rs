@@ -68,7 +68,6 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         self.rewind(place.base + place.at as u64);
         self.state.counters.packets = place.packets;
         if place.named {
-            self.state.held = place.target_at;
             self.state.last_ip.set(place.ip);
         }
         self.state.clock.now()

@@ -40,13 +40,11 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.publish(offset, None, EventKind::Pwrx(pwrx))
     }
 
-    /// Publishes the events that wait for the current packet, which is held meanwhile.
+    /// Publishes the events that wait for the current packet.
     fn publish_for(&mut self, partner: Partner, offset: u64) -> Result<(), ErrorKind> {
-        let after = core::mem::replace(&mut self.state.held, offset);
         while let Some(waiter) = self.state.waiting.take_for(partner) {
             self.publish_waiter(offset, None, waiter)?;
         }
-        self.state.held = after;
         Ok(())
     }
 }

@@ -30,10 +30,8 @@ impl<K: Keeper> EventDecoder<'_, K> {
     /// Reads up to the end of the PSB+ whose PSB is at `psb`.
     pub(super) fn psb(&mut self, psb: u64) -> Result<(), Error> {
         self.state.counters.psbs += 1;
-        self.state.held = psb;
         let power = |partner| matches!(partner, Partner::Exstop | Partner::Pwrx);
-        let in_sleep = self.config().dialect.expects_psb_in_sleep();
-        if self.state.waiting.any(|waiter| !(in_sleep && power(waiter.partner))) {
+        if self.state.waiting.any(|waiter| !power(waiter.partner)) {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
         }
         self.state.status_psb = psb;
@@ -91,8 +89,6 @@ impl<K: Keeper> EventDecoder<'_, K> {
             self.state.tracing = ip.is_some();
         }
         self.state.clock.leave_psb();
-        // libipt holds the end of the PSB+ while it reports its events.
-        self.state.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
         self.state.replay = Some(Replay { next: start, start, end, maintenance: false, first });
     }

@@ -1,7 +1,7 @@
 //! Synchronisation: an event decoder starts at a PSB, without any state.
 
 use super::{Counters, Event, EventDecoder, EventState, clock::Clock, decoder::Giving};
-use crate::{error::Error, keeper::Keeper, packet::Packet};
+use crate::{error::Error, keeper::Keeper};
 
 impl<K: Keeper> EventDecoder<'_, K> {
     /// Goes to the next PSB and returns its offset; `None` when none follows.
@@ -57,24 +57,9 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.packets.set_offset(psb);
     }
 
-    /// Moves past the PSB at `offset`, if there is one, so that the next synchronisation does not find it.
-    pub(crate) fn pass_psb(&mut self, offset: u64) {
-        let mut packets = self.packets.clone();
-        packets.set_offset(offset);
-        if let Some(Ok((_, Packet::Psb))) = packets.next() {
-            // A search starts 15 bytes earlier, to find a PSB whose start was parsed as part of a bad packet.
-            self.packets.set_offset(packets.offset());
-        }
-    }
-
     /// Returns true if the decoder reports events: it found a PSB and no error was reported since.
     pub(crate) fn is_synced(&self) -> bool {
         !matches!(self.state.giving, Giving::OutOfSync)
-    }
-
-    /// Returns the offset of the packet that is held after all events returned so far are used: see [`Event::held`].
-    pub(crate) fn held_next(&self) -> u64 {
-        self.next_offset()
     }
 
     /// Returns the PSB of the last status updates.
@@ -119,6 +104,6 @@ impl EventState {
     /// Forgets everything, including the counters.
     pub(crate) fn clear(&mut self) {
         self.forget();
-        (self.status_psb, self.held, self.counters) = (0, 0, Counters::NONE);
+        (self.status_psb, self.counters) = (0, Counters::NONE);
     }
 }

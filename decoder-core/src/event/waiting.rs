@@ -14,8 +14,6 @@ pub(super) enum Partner {
     AnyFup,
     /// A TIP, TIP.PGE or TIP.PGD, or its own FUP: any of these completes a MODE.Exec.
     FupOrTip,
-    /// The same packets, for a MODE.Exec that does not change the mode.
-    FupOrTipOfSame,
     /// The TIP or TIP.PGD of an asynchronous branch.
     Tip,
     /// An EXSTOP.
@@ -29,12 +27,12 @@ pub(super) enum Partner {
 impl Partner {
     /// Returns true if a FUP completes the event.
     pub(super) const fn is_fup(self) -> bool {
-        matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip | Self::FupOrTipOfSame)
+        matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip)
     }
 
     /// Returns true if a FUP that completes the event does not begin a branch.
     pub(super) const fn claims_fup(self) -> bool {
-        matches!(self, Self::OwnFup | Self::FupOrTip | Self::FupOrTipOfSame)
+        matches!(self, Self::OwnFup | Self::FupOrTip)
     }
 
     /// Returns true if only a FUP completes the event.
@@ -44,7 +42,7 @@ impl Partner {
 
     /// Returns true if a TIP completes the event.
     pub(super) const fn is_tip(self) -> bool {
-        matches!(self, Self::Tip | Self::FupOrTip | Self::FupOrTipOfSame)
+        matches!(self, Self::Tip | Self::FupOrTip)
     }
 }
 

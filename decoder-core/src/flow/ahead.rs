@@ -1,4 +1,4 @@
-//! Looking ahead in the trace: the next outcomes, the event after them, and a deferred error with its offset.
+//! Looking ahead in the trace: the next outcomes, and the event after them.
 
 use super::{tnt::UnusedOutcomes, walker::Walker};
 use crate::{
@@ -18,14 +18,10 @@ pub(super) struct Ahead {
     pub(super) tnt_event: Option<Event>,
     /// The next event.
     pub(super) event: Option<Event>,
-    /// An error that comes after the outcomes that are left.
-    pub(super) deferred: Option<Error>,
-    /// The offset of a deferred TIP that was taken, until the next event is read; libipt holds that packet so long.
-    pub(super) deferred_tip: Option<u64>,
+    /// True if a deferred TIP was taken, until the next event is read.
+    pub(super) deferred_tip: bool,
     /// True once the status updates of the PSB+ that was synchronised onto are being read.
     pub(super) started: bool,
-    /// The packet held with the last status update: the end of the PSB+.
-    pub(super) status_end: u64,
 }
 
 impl Ahead {
@@ -34,10 +30,8 @@ impl Ahead {
         outcomes_at: 0,
         tnt_event: None,
         event: None,
-        deferred: None,
-        deferred_tip: None,
+        deferred_tip: false,
         started: false,
-        status_end: 0,
     };
 }
 
@@ -73,13 +67,8 @@ impl<K: Keeper> Walker<'_, K> {
     /// Reads the next event into `ahead.event` unless it is there already. The end of the trace leaves `None` there.
     #[inline]
     pub(super) fn read_event(&mut self) -> Result<(), Error> {
-        self.ahead.deferred_tip = None;
-        let deferred = self.ahead.deferred.take();
-        match deferred {
-            _ if self.ahead.event.is_some() => Ok(()),
-            Some(error) => Err(error),
-            None => self.events.next_into(&mut self.ahead.event),
-        }
+        self.ahead.deferred_tip = false;
+        if self.ahead.event.is_some() { Ok(()) } else { self.events.next_into(&mut self.ahead.event) }
     }
 
     /// Returns the next event, which may have been read already.
@@ -88,24 +77,13 @@ impl<K: Keeper> Walker<'_, K> {
         Ok(self.ahead.event.take())
     }
 
-    /// Reads the next event when only one outcome is left. An error is deferred until that outcome is used.
-    pub(super) fn look_ahead(&mut self) {
-        // A tick comes first.
-        let ticks = self.ahead.tnt_event.is_some_and(|event| self.has_tick(&event));
-        if self.ahead.tnt.len() == 1 && self.ahead.event.is_none() && self.ahead.deferred.is_none() && !ticks
-        {
-            self.ahead.deferred_tip = None;
-            self.ahead.deferred = self.events.next_into(&mut self.ahead.event).err();
-        }
-    }
-
     /// Returns the next event, if no outcomes come before it.
     #[inline]
     pub(super) fn event_if_next(&self) -> Option<&Event> {
         self.ahead.event.as_ref().filter(|_| self.ahead.tnt.is_empty())
     }
 
-    /// Returns an error of this kind at the packet that the decoder holds.
+    /// Returns an error of this kind at the next event or packet.
     #[cold]
     pub(crate) fn fail(&self, kind: ErrorKind) -> Error {
         Error { offset: self.offset(), kind }

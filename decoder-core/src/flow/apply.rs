@@ -1,7 +1,7 @@
 //! Applies events to the walk's state: tracing on or off, address, mode, address space.
 
 use super::{
-    place::{NO_INSN, Tracing, binding},
+    place::{Tracing, binding},
     walker::Walker,
 };
 use crate::{
@@ -20,7 +20,7 @@ impl<K: Keeper> Walker<'_, K> {
             self.at.when = event.when;
             return Ok(self.config().flags.statuses);
         }
-        self.check(event, self.at.ip)?;
+        self.check(event)?;
         self.at.when = event.when;
         self.locate(event);
         self.at.loops.consumed();
@@ -29,20 +29,16 @@ impl<K: Keeper> Walker<'_, K> {
         }
         match event.kind {
             EventKind::Enabled { .. } => {
-                let ip = event.ip.ok_or(ErrorKind::NoIp("TIP.PGE"))?;
+                let ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?;
                 event.kind = EventKind::Enabled { resumed: self.at.stopped_at == ip };
                 self.resume_at(ip);
             }
             EventKind::Disabled => self.stop(self.at.ip),
             EventKind::AsyncDisabled { at } => self.stop(at),
-            EventKind::AsyncBranch { .. } => {
-                self.at.ip = event.ip.ok_or_else(|| self.config().dialect.no_place())?
-            }
+            EventKind::AsyncBranch { .. } => self.at.ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP"))?,
             EventKind::Overflow => {
-                if self.config().dialect.forgets_calls_at_overflow() {
-                    self.at.returns.clear();
-                    self.at.mode_lost = true;
-                }
+                self.at.returns.clear();
+                self.at.mode_lost = true;
                 self.at.speculative = false;
                 match event.ip {
                     Some(ip) => self.resume_at(ip),
@@ -62,10 +58,9 @@ impl<K: Keeper> Walker<'_, K> {
         Ok(true)
     }
 
-    /// Checks that the event fits the state of packet generation and the walk's place `here`.
-    pub(super) fn check(&self, event: &Event, here: u64) -> Result<(), ErrorKind> {
+    /// Checks that the event fits the state of packet generation and the walk's place.
+    fn check(&self, event: &Event) -> Result<(), ErrorKind> {
         let unexpected = match (event.kind, self.at.tracing) {
-            (EventKind::Enabled { .. }, _) if event.ip.is_none() => return Err(ErrorKind::NoIp("TIP.PGE")),
             (EventKind::Enabled { .. }, Tracing::On) => "TIP.PGE",
             (EventKind::Disabled | EventKind::AsyncDisabled { .. }, Tracing::Off) => "TIP.PGD",
             (EventKind::Stop, Tracing::On) => "TraceStop",
@@ -73,11 +68,6 @@ impl<K: Keeper> Walker<'_, K> {
                 if u64::from(icnt) < self.at.loops.insns_since_anchor() =>
             {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
-            }
-            (EventKind::Trigger { icnt: None, .. }, Tracing::On)
-                if event.ip.is_some_and(|ip| ip != here) && self.config().dialect.triggers_are_here() =>
-            {
-                return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: 0 });
             }
             _ => return Ok(()),
         };
@@ -89,12 +79,7 @@ impl<K: Keeper> Walker<'_, K> {
         self.at.when = event.when;
         self.locate(event);
         self.at.loops.consumed();
-        self.at.bound |= match event.kind {
-            EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => {
-                NO_INSN
-            }
-            kind => binding(kind),
-        };
+        self.at.bound |= binding(event.kind);
         if event.ip.is_some() {
             // The event's FUP was sent when the instruction was executed, so instructions are counted from here.
             self.at.loops.anchor();
@@ -102,15 +87,10 @@ impl<K: Keeper> Walker<'_, K> {
         if matches!(event.kind, EventKind::Disabled) {
             // Tracing may resume at the next instruction: a call returns there, and code after a change of CR3
             // continues there.
-            let (dialect, next) = (self.config().dialect, insn.next(self.at.ip));
             let goes_on = match (insn.class, insn.op) {
-                (Class::IndirectCall | Class::FarCall, _) => next,
-                (_, Op::MovToCr3) => dialect.after_disabling_paging(self.at.ip, next),
+                (Class::IndirectCall | Class::FarCall, _) | (_, Op::MovToCr3) => insn.next(self.at.ip),
                 _ => 0,
             };
-            if insn.class == Class::IndirectCall && dialect.remembers_disabling_calls() {
-                self.at.returns.push(goes_on);
-            }
             self.stop(goes_on);
             self.at.executed = None;
         } else {
@@ -124,7 +104,6 @@ impl<K: Keeper> Walker<'_, K> {
         self.at.loops.consumed();
         if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
             self.at.psb = Some(event.offset);
-            self.at.status_at = event.ip.map(|ip| (event.offset, ip));
         }
         match (event.kind, self.at.tracing) {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {

@@ -4,7 +4,6 @@ use super::{FlowItem, Placed, Recovered, Upcoming, Walker, verbs::walker_verbs};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    event::Event,
     image::Image,
     time::Span,
 };
@@ -35,7 +34,7 @@ impl<'a> InsnDecoder<'a> {
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
     /// The decoder forgets all state except the counters. It reads ahead: a PSB that it has read before an error
-    /// counts as passed, as in libipt. [`resync`](Self::resync) loses less.
+    /// counts as passed. [`resync`](Self::resync) loses less.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.walker.sync_forward()
     }
@@ -60,23 +59,6 @@ impl<'a> InsnDecoder<'a> {
         self.walker.sync_at(offset)
     }
 
-    /// Goes to the next PSB as libipt does, and returns its offset. A PSB that the decoder holds is skipped.
-    pub fn sync_forward_from_held(&mut self) -> Option<u64> {
-        self.walker.sync_forward_from_held()
-    }
-
-    /// Applies and returns the next status update of the PSB+ that was synchronised onto; `None` after the last one,
-    /// or if the trace ends in the PSB+.
-    ///
-    /// [`next`](Self::next) applies them as well. This function lets a caller tell errors in the PSB+ from later
-    /// errors.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next).
-    pub fn sync_status(&mut self) -> Result<Option<Event>, Error> {
-        self.walker.next_status().inspect_err(|error| self.walker.give_up(*error))
-    }
-
     /// Looks for the next event that gives the decoder's place, after an error, and continues there.
     ///
     /// The part of the trace in between is lost. If that part holds a PSB+, decoding restarts there.
@@ -91,7 +73,7 @@ impl<'a> InsnDecoder<'a> {
     /// Returns the packets between which the last reported instruction was executed.
     ///
     /// A [`Timeline`](crate::time::Timeline) of the trace converts the span to a time. The time of an event is that of
-    /// its own packet, at [`Event::offset`].
+    /// its own packet, at [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
         self.walker.span()
@@ -101,25 +83,6 @@ impl<'a> InsnDecoder<'a> {
     #[must_use]
     pub fn placed(&self) -> Placed {
         self.walker.at.placed
-    }
-
-    /// Returns the offset of the packet that the decoder holds: the first one that is not an event yet, see
-    /// [`Event::held`]; the end of the trace when everything was used.
-    #[must_use]
-    pub fn held(&self) -> u64 {
-        self.walker.held()
-    }
-
-    /// Reads the next event when only one outcome is left, as libipt's instruction decoder does. An error is deferred
-    /// until that outcome is used. Only [`held`](Self::held) shows the difference.
-    pub fn look_ahead(&mut self) {
-        self.walker.look_ahead();
-    }
-
-    /// Returns the next event, if it is no branch and no outcome or target comes before it.
-    #[must_use]
-    pub fn awaited(&self) -> Option<&Event> {
-        self.walker.awaited()
     }
 
     /// Replaces the image, from the next instruction on.

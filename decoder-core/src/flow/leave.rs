@@ -91,7 +91,7 @@ impl<K: Keeper> Walker<'_, K> {
             },
             Continuation::Return if !self.ahead.tnt.is_empty() => self.return_by_outcome()?,
             Continuation::Return | Continuation::IndirectCall | Continuation::Indirect => {
-                if way == Continuation::Return && self.config().dialect.named_returns_pop() {
+                if way == Continuation::Return {
                     self.at.returns.pop();
                 }
                 let target = self.take_tip()?;
@@ -135,13 +135,14 @@ impl<K: Keeper> Walker<'_, K> {
 
     /// Takes the next TIP. If outcomes are left, it is a deferred TIP after them.
     pub(super) fn take_tip(&mut self) -> Result<u64, Error> {
+        // If outcomes are left, a TIP may be deferred.
         if self.ahead.event.is_none() {
-            self.look_after_outcomes()?;
+            self.read_event()?;
         }
-        let Some(Event { kind: EventKind::Tip, ip, when, offset, held, .. }) = self.ahead.event else {
+        let Some(Event { kind: EventKind::Tip, ip, when, offset, .. }) = self.ahead.event else {
             return Err(self.mismatch());
         };
-        let Some(ip) = ip else { return Err(self.fail(self.config().dialect.no_target())) };
+        let Some(ip) = ip else { return Err(self.fail(ErrorKind::IpSuppressed("TIP"))) };
         // A deferred TIP does not give the time of its branch.
         if self.ahead.tnt.is_empty() {
             if self.config().flags.ticks {
@@ -150,36 +151,11 @@ impl<K: Keeper> Walker<'_, K> {
             self.at.when = when;
             self.at.located = offset;
         } else {
-            self.ahead.deferred_tip = Some(held);
+            self.ahead.deferred_tip = true;
         }
         self.ahead.event = None;
         self.at.loops.anchor();
         Ok(ip)
-    }
-
-    /// Reads the event after the outcomes that are left: a TIP, if that is deferred.
-    #[cold]
-    fn look_after_outcomes(&mut self) -> Result<(), Error> {
-        if self.config().dialect.looks_and_goes_back() && !self.ahead.tnt.is_empty() {
-            return self.look_and_go_back();
-        }
-        self.read_event()
-    }
-
-    /// Does the same as libipt: discards the event that it has read if that is no TIP.
-    #[inline(never)]
-    fn look_and_go_back(&mut self) -> Result<(), Error> {
-        let (packets, state) = (self.events.packets().clone(), self.events.state().clone());
-        let deferred_tip = self.ahead.deferred_tip;
-        match self.next_event() {
-            Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
-            Ok(event @ Some(Event { kind: EventKind::Tip, .. })) => self.ahead.event = event,
-            _ => {
-                self.events.go_back(packets, state);
-                self.ahead.deferred_tip = deferred_tip;
-            }
-        }
-        Ok(())
     }
 
     /// Returns true if the first outcome of a TNT makes a tick. As in libipt, outcomes make no tick before the first

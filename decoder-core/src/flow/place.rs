@@ -34,8 +34,6 @@ pub(crate) struct Place {
     pub(super) located: u64,
     /// The last PSB, if no instruction was executed and no event reported since.
     pub(crate) psb: Option<u64>,
-    /// The last PSB+ that gave an address with tracing enabled, and that address.
-    pub(super) status_at: Option<(u64, u64)>,
     /// The time of the last packet used.
     pub(crate) when: Stamp,
     /// A tick at the branch that was left last.
@@ -70,7 +68,6 @@ impl Place {
         loops: LoopDetector::new(),
         located: 0,
         psb: None,
-        status_at: None,
         when: Stamp::UNKNOWN,
         tick: None,
         taken: None,
@@ -89,9 +86,6 @@ pub enum Placed {
     Here,
     /// After the instruction executed last, where the decoder still is.
     After,
-    /// After the instruction executed last, which the decoder has left for the next one; only in libipt's
-    /// [dialect](crate::config::Dialect).
-    Left,
 }
 
 /// The state of packet generation at the walk's place.
@@ -107,7 +101,7 @@ impl<K: Keeper> Walker<'_, K> {
     #[inline]
     pub(super) fn is_here(&self, event: &Event) -> bool {
         if event.status {
-            return !self.is_before_psb(event.kind);
+            return true;
         }
         if self.at.tracing != Tracing::On {
             return !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_));
@@ -125,30 +119,11 @@ impl<K: Keeper> Walker<'_, K> {
             | EventKind::Vmentry
             | EventKind::Uiret => false,
             EventKind::Overflow | EventKind::Enabled { .. } => true,
-            // A trigger whose place was passed is an error.
-            EventKind::Trigger { icnt: None, .. } if self.config().dialect.triggers_are_here() => true,
             EventKind::Trigger { icnt: Some(icnt), .. } => {
                 u64::from(icnt) <= self.at.loops.insns_since_anchor()
             }
             _ => event.ip.is_none_or(|ip| ip == self.at.ip),
         }
-    }
-
-    /// Returns true if the state in the last PSB+ applies at an address that the walk has not reached yet.
-    #[cold]
-    fn is_before_psb(&self, kind: EventKind) -> bool {
-        let is_state = matches!(
-            kind,
-            EventKind::ExecMode(_)
-                | EventKind::Iflags { .. }
-                | EventKind::Tsx { .. }
-                | EventKind::Paging(_)
-                | EventKind::Vmcs(_)
-        );
-        is_state
-            && self.config().dialect.applies_state_at_its_address()
-            && self.at.tracing == Tracing::On
-            && self.at.status_at.is_some_and(|(psb, ip)| psb == self.events.status_psb() && ip != self.at.ip)
     }
 
     /// Returns true if `insn`, executed at `ip`, caused `event`.
@@ -159,11 +134,6 @@ impl<K: Keeper> Walker<'_, K> {
             _ if event.status => false,
             // These events can be next here only after another event of the same instruction.
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
-            _ if self.at.bound & NO_INSN != 0
-                && self.config().dialect.events_without_insn_are_of_the_next() =>
-            {
-                false
-            }
             EventKind::Disabled => {
                 needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3 && self.may_disable()
             }
@@ -184,13 +154,11 @@ impl<K: Keeper> Walker<'_, K> {
     /// A MOV that disables packet generation has no PIP (cases 5c and 5d of the table "Packet Generation under
     /// Different Enable Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
     fn may_disable(&self) -> bool {
-        self.config().dialect.disabling_follows_paging() || self.at.bound & PAGING == 0
+        self.at.bound & PAGING == 0
     }
 }
 
 const PAGING: u8 = 1 << 0;
-/// The bit for events that no instruction causes.
-pub(super) const NO_INSN: u8 = 1 << 7;
 
 /// Returns one bit per event kind that an instruction can cause at most once.
 pub(super) const fn binding(kind: EventKind) -> u8 {

@@ -53,14 +53,8 @@ impl<'a, K: Keeper> Walker<'a, K> {
             && self.at.tracing == Tracing::On
             && self.at.mode.is_some()
             && self.ahead.event.is_none()
-            && self.ahead.deferred.is_none()
-            && self.ahead.deferred_tip.is_none()
+            && !self.ahead.deferred_tip
             && self.at.tick.is_none()
-    }
-
-    /// Returns true if a return with a TIP pops the return stack.
-    pub(crate) fn named_returns_pop(&self) -> bool {
-        self.config().dialect.named_returns_pop()
     }
 
     /// Returns the part of the trace used: the offset of the next packet, and the number of outcomes left before it.
@@ -124,7 +118,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
 
     /// Returns to `start` from an event after the branches.
     pub(crate) fn return_from_event(&mut self, start: &Start) {
-        (self.ahead.event, self.ahead.deferred, self.ahead.deferred_tip) = (None, None, None);
+        (self.ahead.event, self.ahead.deferred_tip) = (None, false);
         self.events.drop_events();
         self.return_to(start);
     }

@@ -49,7 +49,7 @@ impl<K: Keeper> Walker<'_, K> {
                 // The last recovery was at this event, and failed again.
                 Some(event) if self.at.recovered_at == Some(event) => continue,
                 Some(event) => event,
-                None if self.ahead.deferred.is_none() && !self.events.is_synced() => {
+                None if !self.events.is_synced() => {
                     return Err(self.at.error.unwrap_or_else(|| self.fail(ErrorKind::OutOfSync)));
                 }
                 None => match self.next_event()? {
@@ -93,7 +93,7 @@ impl<K: Keeper> Walker<'_, K> {
                 false
             }
             (EventKind::Tip, None) => {
-                return Err(Error { offset: event.held, kind: self.config().dialect.no_place() });
+                return Err(Error { offset: event.offset, kind: ErrorKind::IpSuppressed("TIP") });
             }
             (
                 EventKind::ExecMode(_)
@@ -105,10 +105,7 @@ impl<K: Keeper> Walker<'_, K> {
                 self.stop(0);
                 true
             }
-            (EventKind::Ptwrite(_), None) => {
-                self.check_next()?;
-                return Ok(Some(Recovered::Event(event)));
-            }
+            (EventKind::Ptwrite(_), None) => return Ok(Some(Recovered::Event(event))),
             (EventKind::Paging(_) | EventKind::Vmcs(_), _)
             | (EventKind::AsyncPaging(_) | EventKind::AsyncVmcs(_), None) => {
                 self.apply_context(event.kind);
@@ -135,7 +132,6 @@ impl<K: Keeper> Walker<'_, K> {
         self.at.recovered_at = self.ahead.event;
         if !pending {
             self.at.loops.anchor();
-            self.check_next()?;
         }
         Ok(Some(Recovered::Place))
     }

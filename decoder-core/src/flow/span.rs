@@ -34,7 +34,7 @@ impl<K: Keeper> Walker<'_, K> {
     /// Returns true if the last branch may have used a deferred TIP, one after outcomes that are not used yet. If so,
     /// no packet before those outcomes was used.
     pub(crate) fn may_be_deferred(&self) -> bool {
-        self.ahead.deferred_tip.is_some() && self.ahead.tnt.is_untouched()
+        self.ahead.deferred_tip && self.ahead.tnt.is_untouched()
     }
 
     /// Notes that the walk has reached the place where `event` was sent.

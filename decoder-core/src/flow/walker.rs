@@ -239,7 +239,6 @@ impl<'a, K: Keeper> Walker<'a, K> {
                 return Ok(Upcoming::Held);
             }
             if self.take_here()? {
-                self.check_next()?;
                 return Ok(Upcoming::Event);
             }
         }
@@ -284,61 +283,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.at.taken = Some(event);
         self.at.psb = None;
         self.at.placed = Placed::After;
-        if self.config().dialect.leaves_before_last_event()
-            && self.at.executed.is_some()
-            && place::needs_trace(insn.class)
-        {
-            self.leave_before_event(insn)?;
-        }
-        self.check_next()?;
         Ok(Upcoming::Event)
-    }
-
-    /// Checks the next event, in the dialect that reports a misplaced TRIG in place of the event before it.
-    #[cold]
-    pub(super) fn check_next(&mut self) -> Result<(), Error> {
-        if !self.config().dialect.refuses_triggers_early() || self.at.tracing != Tracing::On {
-            return Ok(());
-        }
-        if let Err(error) = self.look() {
-            self.ahead.deferred = Some(error);
-        }
-        match self.event_if_next() {
-            Some(event @ Event { kind: EventKind::Trigger { .. }, .. }) => {
-                // A TRIG does not belong to an instruction that has another event.
-                let here = self.at.executed.map_or(self.at.ip, |insn| insn.next(self.at.ip));
-                self.refuse(event, here)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Fails if the next event contradicts the walk's state at `here`.
-    fn refuse(&self, event: &Event, here: u64) -> Result<(), Error> {
-        self.check(event, here).map_err(|kind| Error { offset: self.blamed(event), kind })
-    }
-
-    /// Leaves `insn` before its last event is reported. Without a target the event is not reported.
-    fn leave_before_event(&mut self, insn: insn::Insn) -> Result<(), Error> {
-        match self.look() {
-            Ok(true) => {}
-            Ok(false) => return Err(self.mismatch()),
-            Err(error) => {
-                self.ahead.deferred = Some(error);
-                return Err(self.mismatch());
-            }
-        }
-        if self.event_if_next().is_some_and(|next| self.is_after(next, &insn)) {
-            return Ok(());
-        }
-        self.at.placed = Placed::Left;
-        self.leave_for_good(insn)?;
-        if self.at.landed { self.land() } else { Ok(()) }
-    }
-
-    /// Returns the offset to report for an error in an event.
-    fn blamed(&self, event: &Event) -> u64 {
-        if self.config().dialect.blames_held_packet() { event.held } else { event.offset }
     }
 
     /// Applies the next event, whose place is here; returns `false` if it is not to be reported.
@@ -349,7 +294,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
             return Ok(false);
         }
         self.at.placed = Placed::Here;
-        let reported = self.apply(&mut event).map_err(|kind| Error { offset: self.blamed(&event), kind })?;
+        let reported = self.apply(&mut event).map_err(|kind| Error { offset: event.offset, kind })?;
         self.ahead.event = None;
         if !event.status {
             self.at.psb = None;
@@ -367,7 +312,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         let ip = self.at.ip;
         let mode = match (self.at.tracing, self.at.mode) {
             (Tracing::On, Some(mode)) => mode,
-            _ => self.guess_mode()?,
+            _ => return Err(self.no_mode()),
         };
         let insn = match insn::decode(self.window.from(ip), mode, ip) {
             Ok(insn) => insn,
@@ -420,19 +365,16 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// Returns the mode to execute in when the trace has not given one.
+    /// Returns the error of code in no known mode.
     #[cold]
-    fn guess_mode(&mut self) -> Result<ExecMode, Error> {
+    fn no_mode(&self) -> Error {
         let ip = self.at.ip;
-        match (self.at.tracing, self.config().dialect.unknown_mode()) {
-            (Tracing::On, Some(mode)) => Ok(mode),
-            (Tracing::On, _) if !self.image.has(ip, self.at.space) => {
-                Err(self.fail(ErrorKind::NoMemory { ip }))
-            }
-            (Tracing::On, _) => Err(self.fail(ErrorKind::UnknownMode { ip })),
+        self.fail(match self.at.tracing {
+            Tracing::On if !self.image.has(ip, self.at.space) => ErrorKind::NoMemory { ip },
+            Tracing::On => ErrorKind::UnknownMode { ip },
             // While tracing is off the event decoder reports nothing that needs code.
-            _ => Err(self.fail(ErrorKind::TraceMismatch { ip })),
-        }
+            _ => ErrorKind::TraceMismatch { ip },
+        })
     }
 
     /// Reports nothing more until the next synchronisation or recovery.

@@ -69,8 +69,6 @@ pub(super) struct GraphWalk {
     before_last: BranchCursor,
     /// True if a block was executed since the branches were read; only for sinks that fill.
     executed: bool,
-    /// True if a return with a TIP pops the return stack.
-    pops: bool,
     /// The offset of the last packet used; only for sinks that take spans.
     after: u64,
 }
@@ -84,7 +82,6 @@ impl<K: Keeper> BlockDecoder<'_, K> {
     pub fn visit<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
         let key = self.image_key();
         graph.enter_image(self.walker.image, key);
-        graph.repeats.enter(self.walker.named_returns_pop());
         let end = self.visit_all(graph, sink);
         if repeat::wanted::<S>() {
             graph.repeats.tell(|edge, times| sink.edges(edge, times));
@@ -177,7 +174,6 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             cursor: BranchCursor::default(),
             before_last: BranchCursor::default(),
             executed: false,
-            pops: self.walker.named_returns_pop(),
             after: 0,
         };
         let (mut executed, mut used) = (false, false);
@@ -567,7 +563,7 @@ impl GraphWalk {
                 // Only the code decides the next block, and it is known.
                 (OPEN, _) => block = node.next(0),
                 (RETURN | CALL | INDIRECT, []) => {
-                    if ends == RETURN && self.pops {
+                    if ends == RETURN {
                         calls.pop(&mut top);
                     }
                     let Some(Target { ip, block: at_target, .. }) = ahead.take_target(&mut left) else {

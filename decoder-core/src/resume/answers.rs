@@ -1,6 +1,6 @@
 //! Outcomes, targets and events of a trace that comes in slices.
 
-use super::{Kept, Lost, by_the_manual, tail::Tail};
+use super::{Kept, Lost, tail::Tail};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -32,7 +32,7 @@ impl<'c, 'm> AnswerStream<'c, 'm> {
     /// Creates a stream in front of its first slice.
     #[must_use]
     pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut Kept<N>) -> Self {
-        let packets = Packets::with_config(&[], by_the_manual(config));
+        let packets = Packets::with_config(&[], config);
         let Kept { bytes, state, .. } = kept;
         state.clear();
         let answers =

@@ -1,6 +1,6 @@
 //! Instructions, blocks and edges of a trace that comes in slices.
 
-use super::{Kept, Lost, by_the_manual, tail::Tail};
+use super::{Kept, Lost, tail::Tail};
 use crate::{
     block::{BlockDecoder, OpenBlock},
     config::Config,
@@ -37,7 +37,7 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     /// Creates a stream in front of its first slice.
     #[must_use]
     pub fn new<const N: usize>(image: Image<'c>, config: Config<'c>, kept: &'m mut Kept<N>) -> Self {
-        let packets = Packets::with_config(&[], by_the_manual(config));
+        let packets = Packets::with_config(&[], config);
         let Kept { bytes, state, scratch } = kept;
         state.clear();
         let walk =

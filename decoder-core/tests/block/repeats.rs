@@ -8,9 +8,8 @@ use crate::{
     compare::compare,
 };
 use pugmark_decoder_core::{
-    Error,
     block::BlockDecoder,
-    config::{Config, Dialect},
+    config::Config,
     graph::{
         Graph,
         edges::{EDGES, EdgeMap},
@@ -168,7 +167,7 @@ fn outcomes_without_a_target_repeat_themselves_too() {
 }
 
 #[test]
-fn returns_whose_target_is_named_take_a_call_from_the_stack_by_the_manual_and_not_in_libipt() {
+fn returns_whose_target_is_named_take_a_call_from_the_stack() {
     let mut processor = Processor::new(C);
     for _ in 0..4 * LAPS {
         processor.calls(D).calls(A).named_return().returns().jumps(C);
@@ -183,30 +182,8 @@ fn returns_whose_target_is_named_take_a_call_from_the_stack_by_the_manual_and_no
         processor.returns();
     }
     let trace = processor.end();
-    for dialect in [Dialect::Manual, Dialect::Libipt] {
-        let (repeated, _) = compared(&format!("{dialect:?}"), &trace, Config { dialect, ..Config::new() });
-        assert!(repeated > 50, "{dialect:?}: {repeated}");
-    }
-    // One graph for both traces.
-    let code = all_code();
-    let sections = everywhere(&code);
-    let counts = |dialect, graph: &mut Graph<'_>| {
-        let mut map = Box::new([0; EDGES]);
-        let config = Config { dialect, ..Config::new() };
-        let mut decoder = BlockDecoder::with_config(&trace, Image::new(&sections), config);
-        while decoder.resync().is_some() {
-            let _: Result<(), Error> = decoder.visit(graph, &mut EdgeMap::<true>::new(&mut map));
-        }
-        map
-    };
-    let (mut memory, mut other_memory) = (vec![0; 100_000], vec![0; 100_000]);
-    let mut graph = Graph::new(&mut memory);
-    for dialect in [Dialect::Manual, Dialect::Libipt, Dialect::Manual] {
-        let expected = counts(dialect, &mut Graph::new(&mut other_memory));
-        for _ in 0..5 {
-            assert!(counts(dialect, &mut graph) == expected, "{dialect:?}");
-        }
-    }
+    let (repeated, _) = compared("named returns", &trace, Config::new());
+    assert!(repeated > 50, "{repeated}");
 }
 
 #[test]

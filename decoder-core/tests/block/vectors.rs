@@ -2,7 +2,7 @@
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
-    config::{Config, Dialect},
+    config::Config,
     image::{AddressSpace, Image, Section},
 };
 use std::{fs, path::Path};
@@ -31,17 +31,14 @@ fn vectors_whole_and_damaged() {
             Section { base, bytes: &code, space: AddressSpace::Any },
             Section { base: base + 2, bytes: code.get(2..).unwrap_or_default(), space: AddressSpace::Any },
         ];
-        for dialect in [Dialect::Manual, Dialect::Libipt] {
-            let config = Config { dialect, ..Config::new() };
-            for sections in [&sections[..1], &sections[..]] {
-                let image = Image::new(sections);
-                compare(&trace, image, config).unwrap_or_else(|what| panic!("{name}: {what}"));
-                for _ in 0..if trace.is_empty() { 0 } else { 20 } {
-                    let mut damaged = trace.clone();
-                    damaged[random.usize(..trace.len())] = random.u8(..);
-                    compare(&damaged, image, config)
-                        .unwrap_or_else(|what| panic!("{name}, {damaged:02x?}: {what}"));
-                }
+        for sections in [&sections[..1], &sections[..]] {
+            let image = Image::new(sections);
+            compare(&trace, image, Config::new()).unwrap_or_else(|what| panic!("{name}: {what}"));
+            for _ in 0..if trace.is_empty() { 0 } else { 20 } {
+                let mut damaged = trace.clone();
+                damaged[random.usize(..trace.len())] = random.u8(..);
+                compare(&damaged, image, Config::new())
+                    .unwrap_or_else(|what| panic!("{name}, {damaged:02x?}: {what}"));
             }
         }
     }

@@ -6,7 +6,7 @@
 //! - Before the first heading: `options iflags ticks bdm70` are options of the decoder; `libipt differs` (with the
 //!   reason as a comment) means that Debian's libipt 2.0.5 is not expected to report the same addresses. More options:
 //!   `unknown`: 05 and a byte below 80 is a packet that only the test's packet reader knows, and the reader refuses 05
-//!   with any other byte. `libipt`: the dialect of libipt. `times`: events have their TSC before them. `clocks`: MTCs
+//!   with any other byte. `times`: events have their TSC before them. `clocks`: MTCs
 //!   come every 2^9 crystal ticks, which are four TSC ticks each.
 //! - `code`, `code cr3=2000`, `code vmcs=7000` or `code cr3=2000 vmcs=7000`: lines `ADDRESS: BYTES ; mnemonic`.
 //!   Consecutive lines make one section of the image, so a new heading makes a new section.
@@ -20,7 +20,7 @@
 
 use pugmark_decoder_core::{
     ErrorKind,
-    config::{AddressRange, Config, Dialect, RangeKind, UnknownPackets},
+    config::{AddressRange, Config, RangeKind, UnknownPackets},
     errata::Errata,
     image::AddressSpace,
     last_ip::LastIp,
@@ -116,7 +116,6 @@ impl Scenario {
                     AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };
             }
             "unknown" => self.config.unknown = Some(UNKNOWN),
-            "libipt" => self.config.dialect = Dialect::Libipt,
             "times" => self.times = true,
             "clocks" => {
                 let clocks = &mut self.config.clocks;

@@ -19,9 +19,7 @@ use pugmark_decoder_core::{
 /// Returns the steps with their offsets moved.
 fn moved(steps: Vec<Step>, by: u64) -> Vec<Step> {
     let step = |step| match step {
-        Step::Event(event @ Event { offset, held, .. }) => {
-            Step::Event(Event { offset: offset + by, held: held + by, ..event })
-        }
+        Step::Event(event @ Event { offset, .. }) => Step::Event(Event { offset: offset + by, ..event }),
         Step::Error(mut error) => {
             error.offset += by;
             Step::Error(error)

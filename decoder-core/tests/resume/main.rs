@@ -13,7 +13,7 @@ mod whole;
 use cuts::Cuts;
 use pugmark_decoder_core::{
     ErrorKind,
-    config::{Clocks, Config, Dialect, Position, UnknownPackets},
+    config::{Clocks, Config, Position, UnknownPackets},
     errata::Errata,
     image::Image,
     packet::{Context, PSB, Unknown},
@@ -21,10 +21,7 @@ use pugmark_decoder_core::{
 
 /// Returns each scenario's trace, with a name.
 fn traces() -> Vec<(String, common::notation::Scenario)> {
-    let mut all = common::scenarios();
-    for (_, scenario) in &mut all {
-        scenario.config.dialect = Dialect::Manual;
-    }
+    let all = common::scenarios();
     assert!(all.len() > 100);
     all
 }

@@ -3,7 +3,7 @@
 use super::{cuts::Cuts, traces};
 use pugmark_decoder_core::{
     ErrorKind,
-    config::{Config, Dialect, Position, UnknownPackets},
+    config::{Config, Position, UnknownPackets},
     event::{Counters, Event},
     graph::{ExecutionSink, Graph, Straight},
     image::{AddressSpace, Asid, Image, Section},
@@ -142,8 +142,7 @@ fn the_least_memory_holds_the_most_that_must_be_kept() {
         [opcode, ..] => Err(ErrorKind::UnknownOpcode(opcode)),
         [] => Err(ErrorKind::OutOfSync),
     };
-    let config =
-        Config { unknown: Some(UnknownPackets::new(&long)), dialect: Dialect::Manual, ..Config::new() };
+    let config = Config { unknown: Some(UnknownPackets::new(&long)), ..Config::new() };
     let sections = [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: AddressSpace::Any }];
     let run = |trace: &[u8], cuts: &Cuts| {
         let (mut memory, mut kept) = ([0; 5_000], Kept::<1024>::new());

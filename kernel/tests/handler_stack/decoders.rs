@@ -7,7 +7,7 @@ mod notation;
 use super::painted::Painted;
 use notation::Scenario;
 use pugmark_decoder_core::block::Block;
-use pugmark_decoder_core::config::{Clocks, Config, Dialect};
+use pugmark_decoder_core::config::{Clocks, Config};
 use pugmark_decoder_core::errata::Errata;
 use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
@@ -53,7 +53,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let case = |n: usize| {
         let scenario = Scenario::parse(&texts[n % texts.len()]);
         let mut trace = scenario.trace.clone();
-        let mut config = Config { dialect: Dialect::Manual, ..scenario.config };
+        let mut config = scenario.config;
         let mut cut = if n < texts.len() { trace.len() } else { rng.usize(1..40) };
         if n >= 2 * texts.len() {
             let other = rng.usize(..texts.len());

@@ -77,7 +77,6 @@ impl From<ErrorKind> for Code {
             | ErrorKind::EndlessLoop { .. }
             | ErrorKind::EndlessCode { .. } => Self::BadQuery,
             ErrorKind::TooManyWaiting(_) | ErrorKind::LooksTooFar => Self::NoMemory,
-            ErrorKind::NoIp(_) => Self::NoIp,
             ErrorKind::IpSuppressed(_) => Self::IpSuppressed,
             ErrorKind::NoMemory { .. } => Self::NotMapped,
             ErrorKind::TruncatedInstruction { .. }
@@ -163,8 +162,6 @@ mod tests {
             (ErrorKind::OutOfSync, "decoder out of sync"),
             (ErrorKind::UnexpectedPacket("TIP"), "unexpected packet context"),
             (ErrorKind::IpSuppressed("FUP"), "ip has been suppressed"),
-            (ErrorKind::NoIp("FUP"), "no ip"),
-            (ErrorKind::NoTarget("FUP"), "internal error"),
             (ErrorKind::TooManyWaiting("CFE"), "out of memory"),
             (ErrorKind::StateMismatch { ip }, "bad status update"),
             (ErrorKind::ModeMismatch { mode: None }, "bad status update"),

@@ -331,14 +331,8 @@ mod tests {
             insn::Class,
             mode::ExecMode,
         };
-        let event = Event {
-            kind: EventKind::Overflow,
-            ip: None,
-            when: Stamp::default(),
-            offset: 0,
-            held: 0,
-            status: false,
-        };
+        let event =
+            Event { kind: EventKind::Overflow, ip: None, when: Stamp::default(), offset: 0, status: false };
         let block = Block {
             ip: 0x1000,
             end_ip: 0x1004,

@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn event(kind: EventKind, ip: Option<u64>) -> FlowItem {
-        FlowItem::Event(Event { kind, ip, when: Stamp::default(), offset: 0, held: 0, status: false })
+        FlowItem::Event(Event { kind, ip, when: Stamp::default(), offset: 0, status: false })
     }
 
     /// Lists the transfers of a flow over this code at 1000, as `from flags to`.

@@ -218,7 +218,7 @@ impl Follow {
                     self.pop(calls, true)?
                 }
                 (RETURN | CALL | INDIRECT, []) if end.named => {
-                    if graph.repeats.pops && node.ends() == RETURN {
+                    if node.ends() == RETURN {
                         self.pop(calls, false)?;
                     }
                     return graph.find(end.ip).ok().filter(|block| is_walkable(graph, *block));

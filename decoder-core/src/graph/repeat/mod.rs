@@ -90,8 +90,6 @@ pub(super) struct Repeats<'m> {
     /// The place to replace next, if none is free.
     next_way: usize,
     worth: Worth,
-    /// True if a return with a TIP pops the return stack.
-    pops: bool,
     /// The number of repeats taken.
     repeated: u64,
 }
@@ -257,7 +255,6 @@ impl<'m> Repeats<'m> {
             shift: 64 - usize::checked_ilog2(room).unwrap_or(1),
             next_way: 0,
             worth: Worth::FIRST,
-            pops: true,
             repeated: 0,
         };
         (repeats, memory)
@@ -268,14 +265,6 @@ impl<'m> Repeats<'m> {
         self.keys.clear();
         self.candidates.fill(0);
         self.counted_len = 0;
-    }
-
-    /// Sets whether a return with a TIP pops the return stack. A change forgets all repeats.
-    pub(super) fn enter(&mut self, pops: bool) {
-        if self.pops != pops {
-            self.clear();
-            self.pops = pops;
-        }
     }
 
     /// Returns the number of repeats taken.

@@ -211,11 +211,6 @@ impl Packets<'_> {
         rest.first_chunk().filter(|_| self.plain)
     }
 
-    /// Returns the bytes from the next packet on.
-    pub(crate) fn rest(&self) -> &[u8] {
-        self.input.bytes.get(self.at..).unwrap_or_default()
-    }
-
     /// Returns true if the slice may end before the bytes that the packet at `offset` depends on.
     pub(crate) fn may_end(&self, offset: u64) -> bool {
         let left = self.input.bytes.len() - self.place_of(offset).min(self.input.bytes.len());

@@ -39,15 +39,17 @@ pub(crate) enum Class {
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The decoder, in one of its two dialects (by index), reports the same.
+    /// One of the two walks (by index) reports the same, and so does the other or its difference belongs to a class.
     Same(usize),
+    /// The walk as libipt's reports the same, and no known class explains the difference of the manual's.
+    OnlyAsLibipt,
     /// The difference belongs to a known class.
     Differs(Class),
     /// No known class explains the difference.
     Unexplained,
 }
 
-/// Compares the decoder's reports in its two dialects with libipt's report.
+/// Compares the reports of the two walks with libipt's report.
 pub(crate) fn judge(
     reading: &Reading,
     trace: &[u8],
@@ -56,9 +58,13 @@ pub(crate) fn judge(
     theirs: &Decoded,
 ) -> Verdict {
     let said = theirs.errors.first().map(|error| (error.text, error.offset));
-    if let Some(dialect) = own.iter().position(|own| own.said() == said && own.addresses == theirs.addresses)
-    {
-        return Verdict::Same(dialect);
+    let same = own.each_ref().map(|own| own.said() == said && own.addresses == theirs.addresses);
+    match same {
+        [true, true] => return Verdict::Same(0),
+        [false, true] => return Verdict::Same(1),
+        [true, false] if explain(reading, trace, code, &own[1], theirs).is_some() => return Verdict::Same(0),
+        [true, false] => return Verdict::OnlyAsLibipt,
+        [false, false] => {}
     }
     match own.iter().rev().find_map(|own| explain(reading, trace, code, own, theirs)) {
         Some(class) => Verdict::Differs(class),
@@ -173,10 +179,12 @@ impl Difference<'_> {
         }
         let near = if own_offset > offset {
             // libipt is still at the TNT packet whose last outcome the walk has used, or since 2.1 at the TIP at which
-            // a change of mode takes effect.
-            let at_mode = self.reading.tip_comes_before_mode && self.stream.mode_waits(offset);
-            matches!(text, "no memory mapped at this address" | "unknown instruction")
-                && (self.stream.is_tnt(offset) || at_mode)
+            // a change of mode takes effect, or at the OVF after which the packet cannot be.
+            let late = self.reading.tip_comes_before_mode;
+            let at_mode = late && self.stream.mode_waits(offset);
+            let at_overflow = late && self.stream.at(offset) == Some(&Packet::Ovf);
+            let is_code = matches!(text, "no memory mapped at this address" | "unknown instruction");
+            (is_code && (self.stream.is_tnt(offset) || at_mode) || at_overflow)
                 && self.stream.next(offset) == own_offset
         } else {
             self.stream.branches_between(own_offset, offset) <= self.reading.ahead
@@ -215,7 +223,6 @@ impl Difference<'_> {
                 error.kind,
                 ErrorKind::UnexpectedPacket(_)
                     | ErrorKind::IpSuppressed(_)
-                    | ErrorKind::NoIp(_)
                     | ErrorKind::ModeMismatch { .. }
                     | ErrorKind::StateMismatch { .. }
                     | ErrorKind::UnknownMode { .. }

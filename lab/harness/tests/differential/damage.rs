@@ -2,14 +2,11 @@
 //! difference has a name.
 
 use crate::{
-    Tally, cases,
-    classes::judge,
-    own_decoder::{LIBIPT, MANUAL, OwnResult},
-    releases::READINGS,
-    stream::Stream,
+    Tally, cases, classes::judge, own_decoder::OwnResult, releases::READINGS, stream::Stream,
     subject::Subject,
 };
 use fastrand::Rng;
+use pugmark_decoder_core::config::Config;
 use pugmark_harness::libipt::{self, release::RELEASES};
 use pugmark_ipt::{Code, packets::LibiptPackets};
 
@@ -27,7 +24,7 @@ fn packets_of_damaged_traces_have_the_same_first_error() {
             let Some((count, error)) = libipt::packets(release, &trace) else {
                 return println!("{}", release.skipped());
             };
-            let mut own = LibiptPackets::new(&trace, MANUAL);
+            let mut own = LibiptPackets::new(&trace, Config::new());
             let (mut own_count, mut own_error) = (0, None);
             if own.sync_forward().is_some() {
                 for packet in own.by_ref() {
@@ -47,14 +44,13 @@ fn packets_of_damaged_traces_have_the_same_first_error() {
     }
 }
 
-/// Checks the error in one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) follows a
-/// later version of libipt than 2.0.5.
+/// Checks the error of one of the two walks: that of libipt 2.3 follows a later version than both.
 #[test]
 fn damaged_traces_have_the_same_first_error() {
     let mut tallies = READINGS.each_ref().map(|reading| (reading, Tally::default()));
     for (subject, trace) in damaged_traces() {
         let code = subject.code();
-        let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
+        let own = OwnResult::both(&trace, &code.own);
         for (reading, tally) in &mut tallies {
             let theirs = libipt::decode_to_error(reading.release, &trace, &code.theirs, MOST_INSTRUCTIONS);
             let Some(theirs) = theirs else { return println!("{}", reading.release.skipped()) };

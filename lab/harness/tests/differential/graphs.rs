@@ -2,7 +2,7 @@
 
 use crate::{
     cases,
-    own_decoder::{LIBIPT, MANUAL, OwnResult},
+    own_decoder::OwnResult,
     skipped,
     subject::{Code, Subject},
 };
@@ -33,7 +33,7 @@ impl ExecutionSink for EdgeList {
 }
 
 fn visit(trace: &[u8], code: &Code<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
-    let mut decoder = BlockDecoder::with_config(trace, Image::new(&code.own), LIBIPT);
+    let mut decoder = BlockDecoder::new(trace, Image::new(&code.own));
     while decoder.resync().is_some() {
         decoder.visit(graph, sink).expect("the trace is not damaged");
     }
@@ -52,11 +52,16 @@ fn each_is_decoded(mut check: impl FnMut(&str, &Subject, &Code<'_>, libipt::Deco
 
 #[test]
 fn random_graphs_have_the_edges_of_libipts_instructions() {
-    let (mut edges, mut repeated) = (0, 0);
+    let (mut edges, mut repeated, mut others) = (0, 0, 0);
     // Enough for all blocks of one program, and for repeats.
     let mut memory = vec![0; 1024 * WORDS_PER_BLOCK];
     let decoded = each_is_decoded(|what, subject, code, theirs| {
         let trace = &subject.run.trace;
+        // libipt goes elsewhere after some returns.
+        if OwnResult::by_the_manual(trace, &code.own).addresses != theirs.addresses {
+            others += 1;
+            return;
+        }
         let mut graph = Graph::new(&mut memory);
         // Once without known blocks, then with all known.
         for _ in 0..2 {
@@ -82,24 +87,24 @@ fn random_graphs_have_the_edges_of_libipts_instructions() {
     if !decoded {
         return skipped();
     }
-    println!("{} graphs, {edges} edges, {repeated} repeats", cases());
-    assert!(edges as u64 > 10 * cases() && repeated > cases());
+    println!("{} graphs, {edges} edges, {repeated} repeats; {others} left out", cases());
+    assert!(others < cases() / 100 && edges as u64 > 10 * cases() && repeated > cases());
 }
 
 #[test]
 fn random_graphs_decode_to_the_same_addresses() {
-    let (mut instructions, mut bytes, mut dialects_differ) = (0, 0, 0);
+    let (mut instructions, mut bytes, mut walks_differ) = (0, 0, 0);
     let decoded = each_is_decoded(|what, subject, code, theirs| {
         let trace = &subject.run.trace;
-        let own = OwnResult::of(trace, &code.own, LIBIPT);
+        let own = OwnResult::as_libipt(trace, &code.own);
         assert_eq!((own.error, theirs.errors), (None, vec![]), "{what}");
         assert!(own.addresses == theirs.addresses, "{what}: not libipt's instructions");
-        let own = OwnResult::of(trace, &code.own, MANUAL);
+        let own = OwnResult::by_the_manual(trace, &code.own);
         assert_eq!(own.error, None, "{what}");
         // Overflows lose some instructions.
         let executed = &subject.run.truth;
         assert!(subject.topic == Topic::Overflow || own.addresses == *executed, "{what}: not those executed");
-        dialects_differ += u64::from(own.addresses != theirs.addresses);
+        walks_differ += u64::from(own.addresses != theirs.addresses);
         instructions += theirs.addresses.len();
         bytes += trace.len();
     });
@@ -107,9 +112,9 @@ fn random_graphs_decode_to_the_same_addresses() {
         return skipped();
     }
     println!(
-        "{} graphs, {bytes} bytes of trace, {instructions} instructions; {dialects_differ} where libipt and its \
-         dialect are not at those executed",
+        "{} graphs, {bytes} bytes of trace, {instructions} instructions; {walks_differ} where libipt is not at those \
+         executed",
         cases()
     );
-    assert!(instructions as u64 > 50 * cases() && dialects_differ < cases() / 100);
+    assert!(instructions as u64 > 50 * cases() && walks_differ < cases() / 100);
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     classes::{Class, Verdict, judge},
-    own_decoder::{LIBIPT, MANUAL, OwnResult},
+    own_decoder::OwnResult,
     releases::READINGS,
     subject::{Code, START},
 };
@@ -115,7 +115,7 @@ fn each_named_difference_has_a_minimal_case() {
     for &(class, what, packets, code, own, theirs) in CASES {
         let trace = [START, packets].concat();
         let code = Code::new(&[(0x1000, code)]);
-        let decoded = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
+        let decoded = OwnResult::both(&trace, &code.own);
         assert_eq!(decoded[1].said(), own, "{what}");
         for (reading, theirs) in READINGS.iter().zip(theirs) {
             let libipt = libipt::decode_to_error(reading.release, &trace, &code.theirs, 16);

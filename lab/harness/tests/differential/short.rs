@@ -3,7 +3,7 @@
 use crate::{
     Tally,
     classes::judge,
-    own_decoder::{LIBIPT, MANUAL, OwnResult},
+    own_decoder::OwnResult,
     releases::READINGS,
     subject::{Code, START},
 };
@@ -54,7 +54,7 @@ fn the_differences_of_short_traces_have_names() {
         let code = Code::new(&[(0x1000, program)]);
         for number in 0..PACKETS.len().pow(LONGEST) {
             let trace = trace(number);
-            let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
+            let own = OwnResult::both(&trace, &code.own);
             for (reading, tally) in &mut tallies {
                 let theirs = libipt::decode_to_error(reading.release, &trace, &code.theirs, 1000);
                 let Some(theirs) = theirs else { return println!("{}", reading.release.skipped()) };

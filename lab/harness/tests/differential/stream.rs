@@ -1,6 +1,5 @@
 //! The readable packets of a damaged trace, from its first PSB on.
 
-use crate::own_decoder::MANUAL;
 use pugmark_decoder_core::{
     event::EventDecoder,
     packet::{Ip, Packet, Packets},
@@ -27,7 +26,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn of(trace: &[u8]) -> Self {
-        let mut packets = Packets::with_config(trace, MANUAL);
+        let mut packets = Packets::new(trace);
         packets.sync_forward();
         let mut broken = false;
         let is_whole = |packet: Result<_, _>| packet.inspect_err(|_| broken = true).ok();
@@ -35,7 +34,7 @@ impl Stream {
         let unreadable = (packets.offset() < trace.len() as u64).then(|| packets.offset());
         let rest = unreadable.map_or(&[][..], |offset| &trace[offset as usize..]);
         let newer_cut_off = matches!(rest, [0xd9, ..] | [0x02, 0x13 | 0x33 | 0x53 | 0x63 | 0xb3, ..]);
-        let mut events = EventDecoder::with_config(trace, MANUAL);
+        let mut events = EventDecoder::new(trace);
         events.sync_forward();
         let error = loop {
             match events.next() {

@@ -70,7 +70,7 @@ fn walk_by_insns(
             match &item {
                 FlowItem::Insn(insn) => {
                     state.comes_to(insn, |insns| when(decoder.span(), insns));
-                    progress.step(|| decoder.held());
+                    progress.step(|| decoder.offset());
                 }
                 FlowItem::Event(event) => state.passes(event, |insns| when(Span::at(event.offset), insns)),
             }
