@@ -73,7 +73,7 @@ pub struct RecordCommand {
     /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto
     #[arg(long, value_parser = engines(), default_value = Engine::Auto.name(), hide_possible_values = true)]
     engine: Engine,
-    /// Record the machine that PROGRAM emulates, which is a qemu-system-x86_64: each processor, at all levels
+    /// Record the machine that PROGRAM (qemu-system-x86_64) emulates: all processors and levels
     #[arg(long, conflicts_with_all = ["filter", "main_only", "aslr", "engine", "pid"])]
     machine: bool,
     /// Record a process that runs, by stepping; it goes on afterwards
