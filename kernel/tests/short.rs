@@ -120,7 +120,11 @@ type TestLive = Live<Registers, Registers, Executed, 4096>;
 
 /// Returns a machine that is this processor, and its trace.
 fn live() -> (Machine, &'static TestLive) {
-    let machine = Machine::new("skylake", IntelSettings::default());
+    live_on("skylake")
+}
+
+fn live_on(profile: &str) -> (Machine, &'static TestLive) {
+    let machine = Machine::new(profile, IntelSettings::default());
     MACHINE.set(Some(machine.clone()));
     machine.disarm();
     // SAFETY: one thread uses it, with one machine.
@@ -130,8 +134,18 @@ fn live() -> (Machine, &'static TestLive) {
 
 #[test]
 fn a_live_trace_is_all_that_was_executed_and_can_be_started_again() {
-    let (machine, live) = live();
-    let mut memory = pool(&machine.ram, 16 << 10);
+    all_is_executed_again_and_again("skylake", 16 << 10);
+}
+
+#[test]
+fn a_live_trace_whose_tables_list_one_region_each_is_all_that_was_executed() {
+    // Half of the frames are tables.
+    all_is_executed_again_and_again("broadwell", 32 << 10);
+}
+
+fn all_is_executed_again_and_again(profile: &str, bytes: u64) {
+    let (machine, live) = live_on(profile);
+    let mut memory = pool(&machine.ram, bytes);
     for _ in 0..3 {
         let frames = memory.frames();
         machine.forget_jumps();
@@ -172,4 +186,14 @@ fn a_live_trace_that_does_not_start_gives_its_memory_back() {
     machine.run(10);
     machine.deliver();
     assert!(live.stop().unwrap().is_whole());
+}
+
+#[test]
+fn a_snapshot_whose_tables_list_one_region_each_has_the_first_one_and_says_so() {
+    let machine = Machine::new("broadwell", IntelSettings::default());
+    let memory = pool(&machine.ram, 64 << 10);
+    let trace = snapshot_of(machine.unit(), &memory, 32 << 10, &user_code(), || machine.run(90_000)).unwrap();
+    // No interrupt moves the trace to the next region.
+    assert!(!trace.loss().is_none(), "{}", trace.loss());
+    assert!((1..=4096).contains(&trace.stopped.trace.len()), "{} bytes", trace.stopped.trace.len());
 }

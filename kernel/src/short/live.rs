@@ -1,7 +1,7 @@
 //! A processor's trace that is decoded while it is recorded.
 
 use super::{FramePool, ShortError};
-use crate::intel::pt::{Buffer, Layout, Mode, PtConfig, PtDecoder, PtTracer, PtUnit, RegionSize};
+use crate::intel::pt::{Buffer, Feature, Layout, Mode, PtConfig, PtDecoder, PtTracer, PtUnit, RegionSize};
 use crate::lapic::{Delivery, LocalApic};
 use crate::lifecycle::Absent;
 use crate::loss::Loss;
@@ -186,7 +186,11 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
         let pool: &'static FramePool = pool.insert(memory);
         *place = [code];
         let unit = unit((self.processor)().0)?;
-        let regions = (pool.bytes() / RegionSize::K4.bytes()) as u32;
+        let regions = match unit.capabilities().has(Feature::TopaMultipleEntries) {
+            true => pool.bytes() / RegionSize::K4.bytes(),
+            // Each region has a table of its own.
+            false => pool.frames() / 2,
+        } as u32;
         // The other half is for what is traced until the interrupt is served.
         let (layout, mode) =
             (Layout::topa(RegionSize::K4, regions), Mode::StopWhenFull { spare: (regions / 2).max(1) });

@@ -22,7 +22,8 @@ pub struct Snapshot<M: Msr, F: Frames> {
 }
 
 /// Traces `work` on this processor, into up to `bytes` bytes of memory. When they are full the trace ends, and
-/// [`Snapshot::loss`] tells.
+/// [`Snapshot::loss`] tells. On a processor whose ToPA has single entries (Broadwell) it ends when the first region is
+/// full, which is 4 KiB of a [`FramePool`](super::FramePool): no interrupt moves it to the next one.
 ///
 /// Call it with preemption disabled: the trace has what the processor executes meanwhile, whichever thread that is, and
 /// interrupts. What it has depends on `config`, which must at least name a level ([`PtConfig::os`],
