@@ -8,11 +8,11 @@ use super::{
             code::{Changed, CodeSnapshots},
             folder::PartNumber,
             part::OpenPart,
-            pt_unit::{Clock, FETCH_EVERY, FIRST_TSC, PtUnit},
+            pt_unit::{Clock, FIRST_TSC, PtUnit},
             switch::Switch,
         },
         hash_thread::BlockTruth,
-        near_branches::NotedBlocks,
+        near_branches::{Follower, NotedBlocks},
         plugin::wire::{Kind, MESSAGE, Ring},
         thread::damaged,
     },
@@ -168,45 +168,16 @@ impl<'a> Vcpu<'a> {
         }
         let (Some(part), Some((number, block))) = (&mut self.part, &self.current) else { return 0 };
         let context = block.context(0, self.cr3.0);
-        let (noted, ring, executed) = (&self.noted, &mut self.ring, &mut self.executed_blocks);
-        let mut number = *number;
-        // Neither the limit nor a turn of the switch may be reached on the way.
-        let before = self.budget.get().min(self.switch.quiet_for().saturating_add(1));
-        let place = self.switch.place();
-        let mut left = before;
-        executed.clear();
-        part.pt_unit.with_near_branches(context, |branches, truth, tsc| {
-            let Some(mut block) = noted.get(number) else { return };
-            let quiet_until = branches.quiet_until();
-            for _ in 0..FETCH_EVERY {
-                let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
-                let Some(next) = noted.get(word) else { break };
-                if !block.leads_to(next.start, |_| false)
-                    || left <= block.count
-                    || *tsc + block.count >= quiet_until
-                    || place.is_some_and(|place| block.contains(place))
-                {
-                    break;
-                }
-                ring.take_word();
-                executed.push(number);
-                left -= block.count;
-                *tsc += block.count;
-                let goes_on = block.branch.is_none_or(|branch| branches.retire(&branch, next.start, *tsc));
-                (number, block) = (word, next);
-                if !goes_on {
-                    break;
-                }
-            }
-            truth.add_blocks(executed, before - left);
-        });
-        let read = executed.len();
-        if read > 0 {
-            self.budget.set(self.budget.get() - (before - left));
-            self.switch.pass(before - left);
-            self.current = blocks.known(number).map(|block| (number, block));
-        }
-        read
+        let follower = Follower {
+            ring: &mut self.ring,
+            pt_unit: &mut part.pt_unit,
+            switch: &mut self.switch,
+            budget: &self.budget,
+            executed: &mut self.executed_blocks,
+        };
+        let Some(number) = follower.follow(&self.noted, *number, context, |_| false) else { return 0 };
+        self.current = blocks.known(number).map(|block| (number, block));
+        self.executed_blocks.len()
     }
 
     /// Begins a block, after what was before it.

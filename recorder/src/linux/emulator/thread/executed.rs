@@ -4,9 +4,10 @@ use super::{
     super::super::{
         RecordError,
         block::{Block, Exit},
-        pt_unit::{FETCH_EVERY, Next, user},
+        pt_unit::{Next, user},
         switch::Turn,
     },
+    super::near_branches::Follower,
     MESSAGE, MODE, Process, TURN, Thread,
 };
 use pugmark_model::DeliveryKind;
@@ -22,46 +23,17 @@ impl Thread<'_> {
             return self.skip(process);
         }
         let (Some(part), Some((number, _))) = (&mut self.part, &self.current) else { return 0 };
-        let (noted, ring, executed) = (&mut self.noted, &mut self.ring, &mut self.executed_blocks);
-        let mut number = *number;
-        // Neither the limit nor a turn of the switch may be reached on the way.
-        let before = self.budget.get().min(self.switch.quiet_for().saturating_add(1));
-        let place = self.switch.place();
-        let mut left = before;
-        executed.clear();
         let is_handler = |ip| process.has_handlers() && process.is_handler(ip);
-        part.pt_unit.with_near_branches(user(0, MODE), |branches, truth, tsc| {
-            let Some(mut block) = noted.get(number) else { return };
-            let quiet_until = branches.quiet_until();
-            for _ in 0..FETCH_EVERY {
-                let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
-                let Some(next) = noted.get(word) else { break };
-                if !block.leads_to(next.start, is_handler)
-                    || left <= block.count
-                    || *tsc + block.count >= quiet_until
-                    || place.is_some_and(|place| block.contains(place))
-                {
-                    break;
-                }
-                ring.take_word();
-                executed.push(number);
-                left -= block.count;
-                *tsc += block.count;
-                let goes_on = block.branch.is_none_or(|branch| branches.retire(&branch, next.start, *tsc));
-                (number, block) = (word, next);
-                if !goes_on {
-                    break;
-                }
-            }
-            truth.add_blocks(executed, before - left);
-        });
-        let read = executed.len();
-        if read > 0 {
-            self.budget.set(self.budget.get() - (before - left));
-            self.switch.pass(before - left);
-            self.current = process.known_block(number).map(|block| (number, block));
-        }
-        read
+        let follower = Follower {
+            ring: &mut self.ring,
+            pt_unit: &mut part.pt_unit,
+            switch: &mut self.switch,
+            budget: &self.budget,
+            executed: &mut self.executed_blocks,
+        };
+        let Some(number) = follower.follow(&self.noted, *number, user(0, MODE), is_handler) else { return 0 };
+        self.current = process.known_block(number).map(|block| (number, block));
+        self.executed_blocks.len()
     }
 
     /// Passes over what the program executes while nothing is traced, as [`follow_near_branches`] follows it.
