@@ -53,8 +53,9 @@ impl Batch {
     }
 }
 
-/// Follows traces of a session, whose code is made anew for the other thread. Returns false if there is no other
-/// thread; nothing was followed then.
+/// Decodes traces of a session on another thread, and passes what was executed to the sinks. An image cannot be sent to
+/// another thread, so the images of that thread are made of `sections`. Returns false, and has done nothing, if the
+/// thread cannot be started.
 pub(super) fn follow<S: SliceSink>(
     session: &Session<'_>,
     sections: &[Vec<Section<'_>>],

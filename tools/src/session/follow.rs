@@ -152,7 +152,7 @@ impl<'a> Session<'a> {
             let from = stream.offset() as usize;
             stream.decode(chunk, graph, sink);
             if let Some(mapped) = mapped {
-                // The sinks may have read a little behind, for the time.
+                // The chunk before, too: a sink that looks up times may have read it again.
                 mapped.forget(from.saturating_sub(MAPPED_CHUNK)..from + chunk.len());
             }
             if S::ENDS_EARLY && sink.is_done() {

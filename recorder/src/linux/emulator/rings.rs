@@ -154,7 +154,7 @@ pub mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Returns rings in a file with room for so many.
+    /// Returns rings in a file that has room for `room` of them.
     pub fn rings(room: usize) -> Arc<Rings> {
         let path = std::env::temp_dir().join(format!("pugmark-rings-{:?}", std::thread::current().id()));
         let path = path.with_extension(std::process::id().to_string());

@@ -71,7 +71,7 @@ pub(super) fn started(result: i64) {
     }
 }
 
-/// Begins anew in the only thread of a forked process.
+/// Notes who has started the only thread of a forked process: the thread that forked.
 pub(super) fn forked() {
     FORKED_BY.store(STARTING.get(), Relaxed);
 }
