@@ -14,6 +14,7 @@ use pugmark_kernel::short::{FramePool, Live, ShortError, kernel_code, snapshot_o
 use pugmark_kernel::slot::SlotError;
 use pugmark_model::intel::IntelSettings;
 use std::cell::RefCell;
+use std::ops::Range;
 use x86_64::PhysAddr;
 use x86_64::structures::paging::{FrameAllocator, PhysFrame, Size4KiB};
 
@@ -25,7 +26,9 @@ fn code() -> Section<'static> {
     code.chunks_mut(0x10).for_each(|place| place[..2].copy_from_slice(&[0xff, 0xe0]));
     let code = code.leak().as_ptr_range();
     // SAFETY: it stays there, and nothing writes to it.
-    Section { base: CODE, ..unsafe { kernel_code(code.start, code.end) } }
+    let code = unsafe { kernel_code(code.start, code.end) };
+    assert_eq!(code.bytes.len(), 0x4000);
+    Section { base: CODE, ..code }
 }
 
 /// The machine's memory as single frames.
@@ -134,25 +137,30 @@ fn live_on(profile: &str) -> (Machine, &'static TestLive) {
 
 #[test]
 fn a_live_trace_is_all_that_was_executed_and_can_be_started_again() {
-    all_is_executed_again_and_again("skylake", 16 << 10);
+    // Half of the memory is left for what is traced until the interrupt is served.
+    all_is_executed_again_and_again("skylake", 16 << 10, 8192..8448);
 }
 
 #[test]
 fn a_live_trace_whose_tables_list_one_region_each_is_all_that_was_executed() {
-    // Half of the frames are tables.
-    all_is_executed_again_and_again("broadwell", 32 << 10);
+    // Half of the frames are tables, and each region has an interrupt at its end.
+    all_is_executed_again_and_again("broadwell", 32 << 10, 1..4352);
 }
 
-fn all_is_executed_again_and_again(profile: &str, bytes: u64) {
+fn all_is_executed_again_and_again(profile: &str, bytes: u64, first: Range<u64>) {
     let (machine, live) = live_on(profile);
     let mut memory = pool(&machine.ram, bytes);
     for _ in 0..3 {
         let frames = memory.frames();
         machine.forget_jumps();
         live.start_unit(machine.unit(), memory, code(), &user_code(), Executed::default()).unwrap();
-        let mut pmis = 0;
+        let (mut pmis, before) = (0, machine.ram.written());
         for _ in 0..20_000 {
             if machine.jump().is_some() {
+                if pmis == 0 {
+                    let written = machine.ram.written() - before;
+                    assert!(first.contains(&written), "{written} bytes before the first interrupt");
+                }
                 machine.deliver();
                 assert_eq!(live.interrupt(CODE), Ok(Pmi::Served));
                 pmis += 1;
@@ -196,4 +204,20 @@ fn a_snapshot_whose_tables_list_one_region_each_has_the_first_one_and_says_so() 
     // No interrupt moves the trace to the next region.
     assert!(!trace.loss().is_none(), "{}", trace.loss());
     assert!((1..=4096).contains(&trace.stopped.trace.len()), "{} bytes", trace.stopped.trace.len());
+}
+
+#[test]
+fn a_live_trace_that_nobody_serves_is_not_whole() {
+    let (machine, live) = live();
+    live.start_unit(machine.unit(), pool(&machine.ram, 8192), code(), &user_code(), Executed::default())
+        .unwrap();
+    machine.run(20_000);
+    machine.deliver();
+    let ended = live.stop().unwrap();
+    assert!(
+        !ended.is_whole() && ended.loss.stop == 1 && ended.errors == 0,
+        "{}, {} errors",
+        ended.loss,
+        ended.errors
+    );
 }

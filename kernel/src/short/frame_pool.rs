@@ -164,6 +164,10 @@ mod tests {
         let mut host = Host(3, vec![]);
         // SAFETY: as above.
         assert_eq!(unsafe { FramePool::new(&mut host, 0, 1 << 20) }.frames(), 3);
+        // A second table for one region more than the first one lists.
+        // SAFETY: as above.
+        let pool = unsafe { FramePool::new(&mut Host(513, vec![]), 0, 1 << 22) };
+        assert_eq!((pool.frames(), pool.bytes()), (513, 511 << 12));
     }
 
     #[test]
@@ -179,6 +183,11 @@ mod tests {
         ];
         assert!(refused.into_iter().all(|request| pool.allocate(request).is_none()));
         assert_eq!(pool.frames(), 2);
-        assert!(pool.allocate(Request { align: 8, ..frame }).is_some());
+        let first = pool.allocate(Request { align: 8, ..frame }).unwrap();
+        // SAFETY: just allocated, and not used.
+        unsafe { pool.free(first, frame) };
+        let end = first.as_u64() + 4096;
+        assert_eq!(pool.allocate(Request { limit: end - 1, ..frame }), None);
+        assert_eq!(pool.allocate(Request { limit: end, ..frame }), Some(first));
     }
 }

@@ -193,7 +193,7 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
         } as u32;
         // The other half is for what is traced until the interrupt is served.
         let (layout, mode) =
-            (Layout::topa(RegionSize::K4, regions), Mode::StopWhenFull { spare: (regions / 2).max(1) });
+            (Layout::topa(RegionSize::K4, regions), Mode::StopWhenFull { spare: regions / 2 });
         let buffer = Buffer::allocate(pool, unit.capabilities(), layout, mode)?;
         let stream = BlockStream::new(Image::new(place), config.for_decoder(unit.capabilities())?, kept);
         let decoder = PtDecoder::new(stream, Graph::new(blocks), sink);

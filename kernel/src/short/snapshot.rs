@@ -160,3 +160,59 @@ impl Iterator for CallSteps<'_> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_decoder_core::calls::StepKind::{Call, Return};
+    use pugmark_decoder_core::image::AddressSpace;
+
+    /// 1000: call 1010, which calls the traced function; 1005: call 1020; 1010: call 1020; 1015: ret; 1020: call 1030;
+    /// 1025: ret; 1030: ret.
+    const CODE: [u8; 0x31] = {
+        let mut code = [0x90; 0x31];
+        let calls = [(0x00, 0x0b), (0x05, 0x16), (0x10, 0x0b), (0x20, 0x0b)];
+        let mut n = 0;
+        while n < calls.len() {
+            let (at, displacement) = calls[n];
+            (code[at], code[at + 1]) = (0xe8, displacement);
+            (code[at + 2], code[at + 3], code[at + 4]) = (0, 0, 0);
+            n += 1;
+        }
+        (code[0x15], code[0x25], code[0x30]) = (0xc3, 0xc3, 0xc3);
+        code
+    };
+
+    /// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
+    const START: &[u8] = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+
+    fn steps(packets: &[u8]) -> Vec<Result<Step, ShortError>> {
+        let code = [Section { base: 0x1000, bytes: &CODE, space: AddressSpace::Any }];
+        let trace = [START, packets].concat();
+        let mut flow = InsnDecoder::new(&trace, Image::new(&code));
+        flow.sync_forward();
+        let mut steps = CallSteps { flow, calls: Calls::new(), enter: 0x1010, root: None, ended: false };
+        let found = steps.by_ref().take(20).collect();
+        assert!(steps.next().is_none(), "it goes on after its end");
+        found
+    }
+
+    #[test]
+    fn the_steps_are_those_of_the_traced_function_from_its_call_to_its_return() {
+        // Five compressed returns: the last two are of the second call of 1020.
+        let found = steps(&[0x7e]);
+        let found: Vec<_> =
+            found.into_iter().map(|step| step.map(|step| (step.kind, step.to, step.depth))).collect();
+        let expected = [(Call, 0x1020, 1), (Call, 0x1030, 2), (Return, 0x1025, 1), (Return, 0x1015, 0)];
+        assert_eq!(found, expected.map(Ok));
+    }
+
+    #[test]
+    fn the_steps_end_with_the_trace_and_with_an_error() {
+        // One return, to a return of which the trace knows nothing.
+        assert_eq!(steps(&[0x06]).len(), 2);
+        let found = steps(&[0x06, 0x02, 0xff]);
+        assert!(matches!(found[..], [Ok(_), Ok(_), Err(ShortError::Decode(_))]), "{found:?}");
+    }
+}
