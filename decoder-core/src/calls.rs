@@ -28,9 +28,9 @@
 //! # Ok::<(), pugmark_decoder_core::Error>(())
 //! ```
 
+use crate::block_cache::{ExecutionSink, InstructionRun};
 use crate::event::{Event, EventKind};
 use crate::flow::{ExecutedInsn, FlowItem};
-use crate::graph::{ExecutionSink, Straight};
 use crate::image::Section;
 use crate::insn::{self, Class};
 use crate::lost::Lost;
@@ -52,7 +52,7 @@ use crate::mode::ExecMode;
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     depth: i64,
-    last: Option<Transfer>,
+    last: Option<TakenBranch>,
     /// The depth where a transaction has begun that has not ended.
     transaction: Option<i64>,
     /// True if the next interruption is the abort of a transaction.
@@ -61,7 +61,7 @@ pub struct Calls {
 
 /// The last instruction, or an interrupt after it.
 #[derive(Clone, Copy, Debug)]
-struct Transfer {
+struct TakenBranch {
     ip: u64,
     /// The address after the instruction; `None` for an interrupt.
     next: Option<u64>,
@@ -154,7 +154,7 @@ impl Calls {
                         self.last = None;
                         return step;
                     }
-                    self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
+                    self.last = Some(TakenBranch { ip: from, next: None, class: Class::FarCall });
                     step
                 }
                 // The branch before was executed, although the instruction at its target was not.
@@ -192,12 +192,12 @@ impl Calls {
 
     /// Notes the last instruction.
     fn leave(&mut self, ip: u64, len: u8, class: Class) {
-        self.last = Some(Transfer { ip, next: Some(ip.wrapping_add(u64::from(len))), class });
+        self.last = Some(TakenBranch { ip, next: Some(ip.wrapping_add(u64::from(len))), class });
     }
 
     /// Completes the step to `to`, where execution continues.
     fn arrive(&mut self, to: u64, begins_another: impl FnOnce(u64, u64) -> bool) -> Option<Step> {
-        let Transfer { ip: from, next, class } = self.last.take()?;
+        let TakenBranch { ip: from, next, class } = self.last.take()?;
         let kind = match class {
             _ if next == Some(to) && class != Class::NearReturn => return None,
             Class::NearCall | Class::IndirectCall => StepKind::Call,
@@ -253,7 +253,7 @@ impl<'c, F: FnMut(Step)> CallSink<'c, F> {
 impl<F: FnMut(Step)> ExecutionSink for CallSink<'_, F> {
     const INSNS: bool = true;
 
-    fn insns(&mut self, mut insns: Straight) {
+    fn insns(&mut self, mut insns: InstructionRun) {
         self.calls.arrive(insns.ip, |_, _| false).into_iter().for_each(&mut self.each);
         // Only the last instruction can be a branch: the next one is elsewhere.
         let mut last = insns.ip;
@@ -276,9 +276,9 @@ impl<F: FnMut(Step)> ExecutionSink for CallSink<'_, F> {
 mod tests {
     use super::*;
     use crate::block::BlockDecoder;
+    use crate::block_cache::BlockCache;
     use crate::event::Stamp;
     use crate::flow::InsnDecoder;
-    use crate::graph::Graph;
     use crate::image::{AddressSpace, Image};
 
     extern crate std;
@@ -461,7 +461,7 @@ mod tests {
         let mut sink = CallSink::new(section, |step| found.push(step));
         let mut blocks = BlockDecoder::new(trace, Image::new(&sections));
         blocks.sync_forward();
-        let _ = blocks.visit(&mut Graph::new(&mut memory), &mut sink);
+        let _ = blocks.visit(&mut BlockCache::new(&mut memory), &mut sink);
         assert_eq!(found, expected);
     }
 

@@ -32,7 +32,7 @@
 //!             image ────┤
 //!             (code)    ├──▶ flow    an instruction at a time: exact, and the reference
 //!                       ├──▶ block   a block at a time: instructions without an indirect branch between them
-//!                       └──▶ graph   all of it, to a sink: the fast way to instructions, blocks and edges
+//!                       └──▶ block_cache   all of it, to a sink: the fast way to instructions, blocks and edges
 //!
 //!  bytes in slices (a ring, a ToPA, what one interrupt found) ─▶ resume ─▶ the same sinks
 //! ```
@@ -43,8 +43,8 @@
 //! | the meaning of several packets together, such as an interrupt | [`event::EventDecoder`] |
 //! | the outcome of each branch, for an analysis that knows the code | [`query::QueryDecoder`] |
 //! | each instruction, and to stop anywhere | [`flow::InsnDecoder`] |
-//! | everything, fast | [`block::BlockDecoder::visit`] with a [`graph::ExecutionSink`] |
-//! | a bitmap of edges, as fuzzers use it | [`graph::edges::EdgeMap`] |
+//! | everything, fast | [`block::BlockDecoder::visit`] with a [`block_cache::ExecutionSink`] |
+//! | a bitmap of edges, as fuzzers use it | [`block_cache::edges::EdgeMap`] |
 //! | function calls and their depth | [`calls::Calls`] |
 //! | the time of an instruction, with its bounds | [`time::Timeline`] |
 //! | to decode while the processor continues writing | [`resume::BlockStream`] |
@@ -60,7 +60,7 @@
 //! ```
 //! use pugmark_decoder_core::block::BlockDecoder;
 //! use pugmark_decoder_core::event::{Event, EventKind};
-//! use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
+//! use pugmark_decoder_core::block_cache::{ExecutionSink, BlockCache, InstructionRun};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Packet, Packets, Tnt};
 //!
@@ -74,7 +74,7 @@
 //! impl ExecutionSink for Executed {
 //!     const INSNS: bool = true;
 //!
-//!     fn insns(&mut self, insns: Straight) {
+//!     fn insns(&mut self, insns: InstructionRun) {
 //!         self.addresses.extend(insns);
 //!     }
 //!
@@ -123,13 +123,13 @@
 //!         Section { base: 0x1020, bytes: &target, space },
 //!     ];
 //!
-//!     // The graph keeps the code that was decoded, in memory of the caller. It can be used for the next trace too.
+//!     // The cache keeps the code that was decoded, in memory of the caller. It can be used for the next trace too.
 //!     let mut memory = [0; 2048];
-//!     let mut graph = Graph::new(&mut memory);
+//!     let mut cache = BlockCache::new(&mut memory);
 //!     let mut executed = Executed::default();
 //!     let mut decoder = BlockDecoder::new(trace.trace(), Image::new(&sections));
 //!     while decoder.sync_forward().is_some() {
-//!         if let Err(error) = decoder.visit(&mut graph, &mut executed) {
+//!         if let Err(error) = decoder.visit(&mut cache, &mut executed) {
 //!             println!("{error}; decoding goes on at the next PSB");
 //!         }
 //!     }
@@ -150,6 +150,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod block_cache;
 pub mod bts;
 pub mod calls;
 pub mod config;
@@ -158,7 +159,6 @@ pub mod errata;
 mod error;
 pub mod event;
 pub mod flow;
-pub mod graph;
 pub mod hash;
 pub mod ibs;
 pub mod image;

@@ -5,19 +5,19 @@ use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder},
-    event::{Counters, Event},
-    flow::{self, InsnDecoder},
-    graph::{
-        Graph,
+    block_cache::{
+        BlockCache,
         edges::{EDGES, EdgeMap},
     },
+    event::{Counters, Event},
+    flow::{self, InsnDecoder},
     image::Image,
     mode::ExecMode,
 };
 
 /// Checks that blocks, expanded, hold the instructions of the instruction flow, between the same events and with the
-/// same errors, for any number of blocks requested at a time and any size of the graph. The edges must be the same
-/// however often they were counted before.
+/// same errors, for any number of blocks requested at a time and any size of the block cache. The edges must be the
+/// same however often they were counted before.
 ///
 /// # Panics
 /// If they differ.
@@ -27,7 +27,7 @@ pub fn check(data: &[u8]) {
     let image = Image::new(&sections);
     let mut insns = InsnDecoder::with_config(&subject.trace, image, config);
     let mut memory = vec![0; words];
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut items = vec![block::BlockItem::NONE; most];
     let mut blocks = BlockDecoder::with_config(&subject.trace, image, config);
     let mut steps = 0;
@@ -38,7 +38,7 @@ pub fn check(data: &[u8]) {
             break;
         }
         loop {
-            let (filled, end) = blocks.fill(&mut graph, &mut items);
+            let (filled, end) = blocks.fill(&mut cache, &mut items);
             steps += filled;
             assert!(steps <= subject.most_steps(), "more than {steps} blocks and events");
             for item in items.iter().take(filled) {
@@ -77,10 +77,10 @@ pub fn check(data: &[u8]) {
     assert_eq!(blocks.counters(), insns.counters());
     // Without memory nothing is remembered; with it, parts that recur are known the fourth time.
     let mut map = Box::new([0; EDGES]);
-    let expected = edges(&subject, image, &mut Graph::new(&mut []), &mut map);
+    let expected = edges(&subject, image, &mut BlockCache::new(&mut []), &mut map);
     for time in 1..=4 {
         let mut again = Box::new([0; EDGES]);
-        assert_eq!(edges(&subject, image, &mut graph, &mut again), expected, "the {time}. time");
+        assert_eq!(edges(&subject, image, &mut cache, &mut again), expected, "the {time}. time");
         assert!(again == map, "other edges the {time}. time");
     }
 }
@@ -89,19 +89,19 @@ pub fn check(data: &[u8]) {
 fn edges(
     subject: &Subject,
     image: Image<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
     map: &mut [u8; EDGES],
 ) -> (u64, Counters) {
     let mut blocks = BlockDecoder::with_config(&subject.trace, image, subject.config);
     let mut edges = EdgeMap::<false>::new(map);
     while blocks.resync().is_some() {
         // Errors are compared above.
-        let _: core::result::Result<(), Error> = blocks.visit(graph, &mut edges);
+        let _: core::result::Result<(), Error> = blocks.visit(cache, &mut edges);
     }
     (edges.taken(), blocks.counters())
 }
 
-/// Makes a subject, the graph's words, and the number of items requested at a time.
+/// Makes a subject, the block cache's words, and the number of items requested at a time.
 fn made(u: &mut Unstructured<'_>) -> Result<(Subject, usize, usize)> {
     let words = *u.choose(&[0, 50, 100, 500, 5_000, 50_000])?;
     let most = *u.choose(&[1, 2, 7, 1000])?;

@@ -5,13 +5,13 @@ use arbitrary::Unstructured;
 use pugmark_decoder_core::{
     Error,
     event::{Event, EventDecoder, EventKind},
-    query::{Answer, Pending, QueryDecoder, QueryError},
+    query::{BranchEvent, Pending, QueryDecoder, QueryError},
 };
 
-/// Checks that from each PSB on the answers are exactly those that follow from the event layer.
+/// Checks that from each PSB on the branch events are exactly those that follow from the event layer.
 ///
 /// # Panics
-/// If an answer differs.
+/// If a branch event differs.
 pub fn check(data: &[u8]) {
     let Ok((config, trace)) = events::subject(&mut Unstructured::new(data)) else { return };
     let mut below = EventDecoder::with_config(&trace, config);
@@ -37,15 +37,15 @@ pub fn check(data: &[u8]) {
     }
 }
 
-fn answers(decoder: &mut EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
+fn answers(decoder: &mut EventDecoder<'_>) -> (Vec<BranchEvent>, Option<Error>) {
     let mut answers = vec![];
     loop {
         match decoder.next() {
             Ok(Some(Event { kind: EventKind::Tnt(tnt), .. })) => {
-                answers.extend(tnt.outcomes().map(Answer::Conditional));
+                answers.extend(tnt.outcomes().map(BranchEvent::Conditional));
             }
-            Ok(Some(Event { kind: EventKind::Tip, ip, .. })) => answers.push(Answer::Indirect(ip)),
-            Ok(Some(event)) => answers.push(Answer::Event(event)),
+            Ok(Some(Event { kind: EventKind::Tip, ip, .. })) => answers.push(BranchEvent::Indirect(ip)),
+            Ok(Some(event)) => answers.push(BranchEvent::Event(event)),
             Ok(None) => return (answers, None),
             Err(error) => return (answers, Some(error)),
         }
@@ -53,7 +53,7 @@ fn answers(decoder: &mut EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
 }
 
 /// Queries each item with the function for its kind, after the functions for the other kinds have refused it.
-fn ask(query: &mut QueryDecoder<'_>, len: usize) -> (Vec<Answer>, Option<Error>) {
+fn ask(query: &mut QueryDecoder<'_>, len: usize) -> (Vec<BranchEvent>, Option<Error>) {
     let mut answers = vec![];
     loop {
         assert!(answers.len() <= 64 * (len + 1), "answers without end");
@@ -74,9 +74,11 @@ fn ask(query: &mut QueryDecoder<'_>, len: usize) -> (Vec<Answer>, Option<Error>)
             assert_eq!(query.event(), Err(other));
         }
         answers.push(match pending {
-            Pending::Conditional => Answer::Conditional(query.conditional().unwrap().expect("an outcome")),
-            Pending::Indirect => Answer::Indirect(query.indirect().unwrap().expect("a target")),
-            Pending::Event => Answer::Event(query.event().unwrap().expect("an event")),
+            Pending::Conditional => {
+                BranchEvent::Conditional(query.conditional().unwrap().expect("an outcome"))
+            }
+            Pending::Indirect => BranchEvent::Indirect(query.indirect().unwrap().expect("a target")),
+            Pending::Event => BranchEvent::Event(query.event().unwrap().expect("an event")),
         });
     }
 }

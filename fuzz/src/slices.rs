@@ -5,13 +5,13 @@ use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     Error, ErrorKind,
     block::{Block, BlockDecoder},
+    block_cache::{BlockCache, ExecutionSink, InstructionRun},
     event::Event,
-    graph::{ExecutionSink, Graph, Straight},
     image::Image,
     last_ip::LastIp,
     packet::{Ip, IpPacket, Packet, PacketSink, Packets, Tnt, Unknown},
-    query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, Kept, Lost, PacketStream},
+    query::{BranchEventSink, QueryDecoder},
+    resume::{BlockStream, BranchEventStream, Kept, Lost, PacketStream},
 };
 
 /// Checks that streams pass on the same items wherever the cuts are, and that these are the items of the whole trace's
@@ -104,7 +104,7 @@ impl PacketSink for SliceSteps {
     }
 }
 
-impl AnswerSink for SliceSteps {
+impl BranchEventSink for SliceSteps {
     fn outcomes(&mut self, outcomes: Tnt) {
         self.0.extend(outcomes.outcomes().map(SliceStep::Outcome));
     }
@@ -127,7 +127,7 @@ impl ExecutionSink for SliceSteps {
     const BLOCKS: bool = true;
     const EDGES: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.0.extend(insns.map(SliceStep::Insn));
     }
 
@@ -179,7 +179,7 @@ fn answers(subject: &Subject) -> Vec<SliceStep> {
 
 fn answers_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<SliceStep> {
     let (mut steps, mut kept) = (SliceSteps::default(), Kept::<1024>::new());
-    let mut stream = AnswerStream::new(subject.config, &mut kept);
+    let mut stream = BranchEventStream::new(subject.config, &mut kept);
     slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut steps));
     stream.finish(&mut steps);
     steps.0
@@ -187,10 +187,10 @@ fn answers_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<SliceStep> {
 
 fn blocks(subject: &Subject, image: Image<'_>, words: usize) -> Vec<SliceStep> {
     let (mut steps, mut memory) = (SliceSteps::default(), vec![0; words]);
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut decoder = BlockDecoder::with_config(&subject.trace, image, subject.config);
     while decoder.resync().is_some() {
-        let Err(error) = decoder.visit(&mut graph, &mut steps) else { break };
+        let Err(error) = decoder.visit(&mut cache, &mut steps) else { break };
         steps.0.push(SliceStep::Error(error));
     }
     steps.0
@@ -198,10 +198,10 @@ fn blocks(subject: &Subject, image: Image<'_>, words: usize) -> Vec<SliceStep> {
 
 fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[usize]) -> Vec<SliceStep> {
     let (mut steps, mut memory, mut kept) = (SliceSteps::default(), vec![0; words], Kept::<1024>::new());
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut stream = BlockStream::new(image, subject.config, &mut kept);
-    slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut graph, &mut steps));
-    stream.finish(&mut graph, &mut steps);
+    slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut cache, &mut steps));
+    stream.finish(&mut cache, &mut steps);
     steps.0
 }
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Machine, Ram, Registers, assert_same, user_code};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink, InstructionRun};
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept, Lost};
 use pugmark_kernel::drain::{KeepAll, Sink};
@@ -34,7 +34,7 @@ struct Executed {
 impl ExecutionSink for Executed {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.addresses.extend(insns);
     }
     fn event(&mut self, _: &Event) {}
@@ -70,7 +70,7 @@ fn bytes_are_decoded_in_the_handler_where_the_processor_wrote_them_and_none_is_c
         let sections = [Section { base: 0x40_0000, bytes: &code, space: AddressSpace::Any }];
         let config = user_code().for_decoder(&machine.capabilities()).unwrap();
         let stream = BlockStream::new(Image::new(&sections), config, &mut kept);
-        let decoder = PtDecoder::new(stream, Graph::new(&mut blocks), Executed::default());
+        let decoder = PtDecoder::new(stream, BlockCache::new(&mut blocks), Executed::default());
         let sink = Counted { ram: &machine.ram, sink: decoder, in_place: 0, elsewhere: 0 };
         let layout = Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 3, contiguous };
         let buffer = machine.buffer(layout, FULL);
@@ -111,7 +111,7 @@ fn a_gap_is_passed_to_the_decoder_with_the_number_of_bytes_where_it_is_known() {
     let sections = [Section { base: 0x40_0000, bytes: &code, space: AddressSpace::Any }];
     let config = user_code().for_decoder(&machine.capabilities()).unwrap();
     let stream = BlockStream::new(Image::new(&sections), config, &mut kept);
-    let mut decoder = PtDecoder::new(stream, Graph::new(&mut blocks), Executed::default());
+    let mut decoder = PtDecoder::new(stream, BlockCache::new(&mut blocks), Executed::default());
     let layout = Layout::contiguous_topa(RegionSize::K4, 4);
     let tracing = machine.start(layout, Mode::Overwrite);
     machine.run(8000);

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Machine, Ram, Registers, assert_same, user_code};
+use pugmark_decoder_core::block_cache::{ExecutionSink, InstructionRun};
 use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::flow::FlowItem;
-use pugmark_decoder_core::graph::{ExecutionSink, Straight};
 use pugmark_decoder_core::image::Section;
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::memory::{Frames, Request};
@@ -101,7 +101,7 @@ struct Executed(Vec<u64>);
 impl ExecutionSink for Executed {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.0.extend(insns);
     }
     fn event(&mut self, _: &Event) {}

@@ -5,8 +5,8 @@ mod common;
 
 use common::store::{INTERRUPT, PERIOD, Recording, What, sampled, targets};
 use common::{Collector, Machine, Ram, Registers, assert_same, tips, user_code};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink, InstructionRun};
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept, Lost};
 use pugmark_kernel::drain::Sink;
@@ -397,7 +397,7 @@ struct ExecutedUntilPanic {
 impl ExecutionSink for ExecutedUntilPanic {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         match self.panics_at {
             Some(0) => {
                 self.panics_at = None;
@@ -424,7 +424,7 @@ fn a_panic_of_the_decoders_sink_restarts_the_decoder_at_a_psb() {
         let config = user_code().for_decoder(&machine.capabilities()).unwrap();
         let stream = BlockStream::new(Image::new(&sections), config, &mut kept);
         let sink = ExecutedUntilPanic { addresses: Vec::new(), lost: 0, panics_at: Some(call) };
-        let mut decoder = PtDecoder::new(stream, Graph::new(&mut blocks), sink);
+        let mut decoder = PtDecoder::new(stream, BlockCache::new(&mut blocks), sink);
         let mut tracing = machine.start(layout(), FULL);
         machine.run(4000);
         assert!(caught(|| tracing.drain(&mut decoder)).is_none(), "call {call}");

@@ -273,7 +273,7 @@ fn every_view_of_a_recording_names_its_parts() {
         json!({"instructions": instructions, "branches": 2 * instructions / COUNT, "calls": 0, "percent": percent,
             "thread": thread})
     };
-    // A single trace has no name of its own in a graph.
+    // A single trace has no name of its own in a block cache.
     assert_eq!(view(&["flamegraph", "-f", "folded"]), format!("0x1000 {COUNT}\n"));
     assert_eq!(rows("thread"), json!([row(".", COUNT, 100.0)]));
     let entered = "               0 instructions  in 0x1000\n";

@@ -2,10 +2,10 @@
 
 use super::{Block, BlockItem, BlockStep, Insns};
 use crate::{
+    block_cache::Scratch,
     config::Config,
     error::{Error, ErrorKind},
     flow::{Recovered, Walker, walker_verbs},
-    graph::Scratch,
     hash::AddressHash,
     image::{Image, Section, Window},
     keeper::{Keeper, Own, Owned},
@@ -260,7 +260,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         Err(error)
     }
 
-    /// Returns true if a visit may walk through the graph from here.
+    /// Returns true if a visit may walk through the block cache from here.
     pub(crate) fn may_walk(&self) -> bool {
         let flags = &self.walker.config().flags;
         self.block.insns == 0

@@ -5,9 +5,9 @@
 //! hold the same instructions that [`InsnDecoder`](crate::flow::InsnDecoder) reports, between the same events.
 //!
 //! [`BlockDecoder::next`] decodes the code of each block when it reaches it. That is exact, and the reference for the
-//! faster functions: [`BlockDecoder::visit`] passes everything to an [`ExecutionSink`](crate::graph::ExecutionSink),
-//! and [`BlockDecoder::fill`] returns many items at a time. Both decode code once and keep it in a
-//! [`Graph`](crate::graph::Graph).
+//! faster functions: [`BlockDecoder::visit`] passes everything to an
+//! [`ExecutionSink`](crate::block_cache::ExecutionSink), and [`BlockDecoder::fill`] returns many items at a time. Both
+//! decode code once and keep it in a [`BlockCache`](crate::block_cache::BlockCache).
 //!
 //! ```
 //! use pugmark_decoder_core::block::{BlockDecoder, BlockItem};

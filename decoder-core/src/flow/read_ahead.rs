@@ -1,4 +1,4 @@
-//! Branches that the graph's walk reads ahead: the walker counts those that were used; the others are read again.
+//! Branches that the block cache's walk reads ahead: the walker counts those that were used; the others are read again.
 
 use super::{
     ahead::Ahead,

@@ -9,8 +9,9 @@ use core::fmt;
 /// written; 0 means that nothing is mapped there. It is called only for addresses in no section, at most up to the next
 /// section.
 ///
-/// A [`Graph`](crate::graph::Graph) keeps decoded code, and cannot distinguish one callback from another. So when the
-/// code or the callback changes, call [`Graph::forget`](crate::graph::Graph::forget).
+/// A [`BlockCache`](crate::block_cache::BlockCache) keeps decoded code, and cannot distinguish one callback from
+/// another. So when the code or the callback changes, call
+/// [`BlockCache::forget`](crate::block_cache::BlockCache::forget).
 ///
 /// ```
 /// use core::cell::Cell;

@@ -1,6 +1,6 @@
 //! The query decoder: events, and the outcomes in TNT packets one by one.
 
-use super::{Answer, Pending, QueryError};
+use super::{BranchEvent, Pending, QueryError};
 use crate::{
     config::Config,
     error::Error,
@@ -20,7 +20,7 @@ pub struct QueryDecoder<'a, K: Keeper = Own> {
     pub(super) tnt: Tnt,
     /// The event after the outcomes, if it was read.
     pub(super) next: Option<Event>,
-    /// The time of the last answer.
+    /// The time of the last branch event.
     pub(super) when: Stamp,
 }
 
@@ -54,17 +54,17 @@ impl Clone for QueryDecoder<'_> {
 
 /// The part of a decoder's state that is not the events'. It borrows nothing, and is small.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OpenAnswer {
+pub(crate) struct OpenBranchEvent {
     tnt: Tnt,
     next: Option<Event>,
     when: Stamp,
 }
 
-impl OpenAnswer {
+impl OpenBranchEvent {
     /// Nothing was read.
     pub(crate) const NONE: Self = Self { tnt: NO_OUTCOMES, next: None, when: Stamp::UNKNOWN };
 
-    /// Returns the time of the last answer.
+    /// Returns the time of the last branch event.
     pub(crate) const fn time(&self) -> Option<u64> {
         self.when.tsc
     }
@@ -72,8 +72,8 @@ impl OpenAnswer {
 
 impl<'a, K: Keeper> QueryDecoder<'a, K> {
     /// Creates a decoder that continues with these events.
-    pub(crate) const fn with_state(events: EventDecoder<'a, K>, open: OpenAnswer) -> Self {
-        let OpenAnswer { tnt, next, when } = open;
+    pub(crate) const fn with_state(events: EventDecoder<'a, K>, open: OpenBranchEvent) -> Self {
+        let OpenBranchEvent { tnt, next, when } = open;
         Self { events, tnt, next, when }
     }
 
@@ -83,9 +83,9 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
     }
 
     /// Returns the state apart from the events and the place in the trace.
-    pub(crate) const fn open_answer(&self) -> OpenAnswer {
+    pub(crate) const fn open_branch_event(&self) -> OpenBranchEvent {
         let Self { tnt, next, when, .. } = *self;
-        OpenAnswer { tnt, next, when }
+        OpenBranchEvent { tnt, next, when }
     }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
@@ -160,7 +160,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         self.events.config()
     }
 
-    /// Returns the time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
+    /// Returns the time of the last branch event: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.when.tsc
@@ -190,7 +190,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         self.events.counters()
     }
 
-    /// Returns the kind of the next answer, or `None` at the end of the trace.
+    /// Returns the kind of the next branch event, or `None` at the end of the trace.
     ///
     /// # Errors
     /// An error in the trace. After one, only [`OutOfSync`](crate::ErrorKind::OutOfSync) follows until the next
@@ -209,18 +209,18 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         })
     }
 
-    /// Takes the next answer, of any kind; `None` at the end of the trace.
+    /// Takes the next branch event, of any kind; `None` at the end of the trace.
     ///
     /// # Errors
     /// As [`pending`](Self::pending).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
-    pub fn next(&mut self) -> Result<Option<Answer>, Error> {
+    pub fn next(&mut self) -> Result<Option<BranchEvent>, Error> {
         Ok(match self.pending()? {
             None => None,
-            Some(Pending::Conditional) => self.take_outcome().map(Answer::Conditional),
-            Some(Pending::Indirect) => self.take().map(|event| Answer::Indirect(event.ip)),
-            Some(Pending::Event) => self.take().map(Answer::Event),
+            Some(Pending::Conditional) => self.take_outcome().map(BranchEvent::Conditional),
+            Some(Pending::Indirect) => self.take().map(|event| BranchEvent::Indirect(event.ip)),
+            Some(Pending::Event) => self.take().map(BranchEvent::Event),
         })
     }
 
@@ -228,7 +228,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
     /// the trace.
     ///
     /// # Errors
-    /// An error in the trace, or [`QueryError::Other`] if the next answer is of another kind; it is not consumed.
+    /// An error in the trace, or [`QueryError::Other`] if the next branch event is of another kind; it is not consumed.
     #[inline]
     pub fn conditional(&mut self) -> Result<Option<bool>, QueryError> {
         match self.pending()? {

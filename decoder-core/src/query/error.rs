@@ -9,11 +9,11 @@ use core::fmt;
 pub enum QueryError {
     /// The trace has an error.
     Trace(Error),
-    /// The next answer is of another kind: the trace does not fit the caller's walk.
+    /// The next branch event is of another kind: the trace does not fit the caller's walk.
     Other {
         /// The offset of the next packet.
         offset: u64,
-        /// The kind of the next answer.
+        /// The kind of the next branch event.
         pending: Pending,
     },
 }

@@ -2,7 +2,7 @@
 //!
 //! A caller that has the code, or an analysis of it, queries each conditional and each indirect branch, in the order of
 //! its walk. Between the branches the trace has events; a pending event must be taken before the next branch.
-//! [`pending`](QueryDecoder::pending) returns the kind of the next answer.
+//! [`pending`](QueryDecoder::pending) returns the kind of the next branch event.
 //!
 //! ```
 //! use pugmark_decoder_core::event::EventKind;
@@ -31,14 +31,14 @@ mod decoder;
 mod error;
 mod visit;
 
-pub(crate) use decoder::OpenAnswer;
+pub(crate) use decoder::OpenBranchEvent;
 pub use decoder::QueryDecoder;
 pub use error::QueryError;
-pub use visit::AnswerSink;
+pub use visit::BranchEventSink;
 
 use crate::event::Event;
 
-/// The kind of the next answer.
+/// The kind of the next branch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pending {
     /// An event: [`event`](QueryDecoder::event).
@@ -49,9 +49,9 @@ pub enum Pending {
     Indirect,
 }
 
-/// An answer.
+/// A branch event: what a walk over the code learns from the trace at a branch, or between two branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum BranchEvent {
     /// An event.
     Event(Event),
     /// The outcome of a conditional branch: true if it was taken.

@@ -1,6 +1,6 @@
-//! All answers at once, for callers that need no walk over the code to take them.
+//! All branch events at once, for callers that need no walk over the code to take them.
 
-use super::{Answer, QueryDecoder};
+use super::{BranchEvent, QueryDecoder};
 use crate::{
     error::Error,
     event::{BranchSink, Event, ReadAhead},
@@ -9,8 +9,8 @@ use crate::{
     packet::Tnt,
 };
 
-/// A receiver of the answers of a trace, in order.
-pub trait AnswerSink {
+/// A receiver of the branch events of a trace, in order.
+pub trait BranchEventSink {
     /// Receives outcomes of conditional branches and of compressed returns: those of a packet, or the rest of them.
     fn outcomes(&mut self, outcomes: Tnt);
 
@@ -33,10 +33,10 @@ pub trait AnswerSink {
     }
 }
 
-/// A sink that passes branches on as answers.
+/// A sink that passes branches on as branch events.
 struct Passing<'a, A>(&'a mut A);
 
-impl<A: AnswerSink> BranchSink for Passing<'_, A> {
+impl<A: BranchEventSink> BranchSink for Passing<'_, A> {
     const PLACES: bool = false;
 
     #[inline(always)]
@@ -61,7 +61,7 @@ impl<A: AnswerSink> BranchSink for Passing<'_, A> {
 }
 
 impl<K: Keeper> QueryDecoder<'_, K> {
-    /// Passes all answers up to the end of the trace or an error to `answers`: those of [`next`](Self::next), but
+    /// Passes all branch events up to the end of the trace or an error to `events`: those of [`next`](Self::next), but
     /// faster.
     ///
     /// # Errors
@@ -70,12 +70,12 @@ impl<K: Keeper> QueryDecoder<'_, K> {
     /// ```
     /// use pugmark_decoder_core::event::Event;
     /// use pugmark_decoder_core::packet::Tnt;
-    /// use pugmark_decoder_core::query::{AnswerSink, QueryDecoder};
+    /// use pugmark_decoder_core::query::{BranchEventSink, QueryDecoder};
     ///
     /// #[derive(Default)]
     /// struct Count(u64, u64);
     ///
-    /// impl AnswerSink for Count {
+    /// impl BranchEventSink for Count {
     ///     fn outcomes(&mut self, outcomes: Tnt) {
     ///         self.0 += u64::from(outcomes.len);
     ///     }
@@ -98,7 +98,7 @@ impl<K: Keeper> QueryDecoder<'_, K> {
     /// assert_eq!((count.0, count.1), (2, 1));
     /// # Ok::<(), pugmark_decoder_core::Error>(())
     /// ```
-    pub fn visit<A: AnswerSink>(&mut self, answers: &mut A) -> Result<(), Error> {
+    pub fn visit<A: BranchEventSink>(&mut self, answers: &mut A) -> Result<(), Error> {
         loop {
             if self.tnt.len > 0 {
                 let len = self.tnt.len.min(63);
@@ -112,9 +112,9 @@ impl<K: Keeper> QueryDecoder<'_, K> {
                 answers.reached(self.events.offset());
             }
             match self.next()? {
-                Some(Answer::Conditional(taken)) => answers.outcomes(Tnt { bits: taken.into(), len: 1 }),
-                Some(Answer::Indirect(ip)) => answers.target(ip),
-                Some(Answer::Event(event)) => answers.event(&event),
+                Some(BranchEvent::Conditional(taken)) => answers.outcomes(Tnt { bits: taken.into(), len: 1 }),
+                Some(BranchEvent::Indirect(ip)) => answers.target(ip),
+                Some(BranchEvent::Event(event)) => answers.event(&event),
                 None => return Ok(()),
             }
         }

@@ -3,11 +3,11 @@
 use super::{Kept, Lost, tail::Tail};
 use crate::{
     block::{BlockDecoder, OpenBlock},
+    block_cache::{BlockCache, ExecutionSink, Scratch},
     config::Config,
     error::{Error, ErrorKind},
     event::Counters,
     flow::{WalkState, Walker},
-    graph::{ExecutionSink, Graph, Scratch},
     image::{Asid, Image},
     keeper::Lent,
     packet::{Input, Packets},
@@ -46,23 +46,23 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     }
 
     /// Decodes the next slice, and passes to `sink` what is certain without the slice after it.
-    pub fn decode<S: ExecutionSink>(&mut self, slice: &[u8], graph: &mut Graph<'_>, sink: &mut S) {
+    pub fn decode<S: ExecutionSink>(&mut self, slice: &[u8], cache: &mut BlockCache<'_>, sink: &mut S) {
         let Self { tail, walk } = self;
-        tail.feed(slice, |input| walk.run(input, graph, sink));
+        tail.feed(slice, |input| walk.run(input, cache, sink));
     }
 
     /// Reports that `bytes` bytes are missing before the next slice; 0 if the number is unknown. Decodes the bytes that
     /// were kept, then restarts at the next PSB.
-    pub fn gap<S: ExecutionSink>(&mut self, bytes: u64, graph: &mut Graph<'_>, sink: &mut S) {
+    pub fn gap<S: ExecutionSink>(&mut self, bytes: u64, cache: &mut BlockCache<'_>, sink: &mut S) {
         let offset = self.tail.end();
-        self.end(graph, sink);
+        self.end(cache, sink);
         sink.lost(&Lost::Gap { offset, bytes });
         self.go_to(offset + bytes);
     }
 
     /// Ends the stream: decodes the bytes that were kept. The next slice begins another stream, with offset 0.
-    pub fn finish<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) {
-        self.end(graph, sink);
+    pub fn finish<S: ExecutionSink>(&mut self, cache: &mut BlockCache<'_>, sink: &mut S) {
+        self.end(cache, sink);
         self.go_to(0);
     }
 
@@ -109,9 +109,9 @@ impl<'c, 'm> BlockStream<'c, 'm> {
         self.walk.errors
     }
 
-    fn end<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) {
+    fn end<S: ExecutionSink>(&mut self, cache: &mut BlockCache<'_>, sink: &mut S) {
         let Self { tail, walk } = self;
-        tail.finish(|input| walk.run(input, graph, sink));
+        tail.finish(|input| walk.run(input, cache, sink));
     }
 
     fn go_to(&mut self, offset: u64) {
@@ -125,13 +125,13 @@ impl<'c, 'm> BlockStream<'c, 'm> {
 
 impl SlicedWalk<'_, '_> {
     /// Decodes the bytes at hand, and returns the offset from which on bytes are needed again.
-    fn run<S: ExecutionSink>(&mut self, input: Input<'_>, graph: &mut Graph<'_>, sink: &mut S) -> u64 {
+    fn run<S: ExecutionSink>(&mut self, input: Input<'_>, cache: &mut BlockCache<'_>, sink: &mut S) -> u64 {
         const { assert!(!S::FILLS, "a stream passes on everything at once") };
         let Self { packets, image, state, scratch, open, synced, errors } = self;
         let mut decoder = over(packets, input, *image, state, scratch, open);
         while *synced || decoder.resync().is_some() {
             *synced = true;
-            match decoder.visit(graph, sink) {
+            match decoder.visit(cache, sink) {
                 Ok(()) | Err(Error { kind: ErrorKind::EndOfSlice, .. }) => break,
                 Err(error) => {
                     *synced = false;

@@ -1,10 +1,10 @@
 //! The state that a stream keeps between two slices.
 
-use crate::{flow::WalkState, graph::Scratch};
+use crate::{block_cache::Scratch, flow::WalkState};
 
-/// The memory of a [`BlockStream`](super::BlockStream) or an [`AnswerStream`](super::AnswerStream): `N` bytes for parts
-/// of slices, and about five kilobytes for the decoder's state, which stays in place from slice to slice. So the stream
-/// itself is a few hundred bytes, and decodes on a small stack.
+/// The memory of a [`BlockStream`](super::BlockStream) or a [`BranchEventStream`](super::BranchEventStream): `N` bytes
+/// for parts of slices, and about five kilobytes for the decoder's state, which stays in place from slice to slice. So
+/// the stream itself is a few hundred bytes, and decodes on a small stack.
 ///
 /// [`KEPT`](super::KEPT) bytes are enough; fewer than 1024 do not compile. A kernel provides it as a `static` or in
 /// memory of its own: it is larger than all the stack that decoding needs.
@@ -33,20 +33,20 @@ impl<const N: usize> Default for Kept<N> {
 mod tests {
     use super::*;
     use crate::{
+        block_cache::{BlockCache, ExecutionSink},
         config::Config,
         event::Event,
-        graph::{ExecutionSink, Graph},
         image::{AddressSpace, Image, Section},
         packet::Tnt,
-        query::AnswerSink,
-        resume::{AnswerStream, BlockStream},
+        query::BranchEventSink,
+        resume::{BlockStream, BranchEventStream},
     };
 
     /// A counter of outcomes.
     #[derive(Default)]
     struct Count(u64);
 
-    impl AnswerSink for Count {
+    impl BranchEventSink for Count {
         fn outcomes(&mut self, outcomes: Tnt) {
             self.0 += u64::from(outcomes.len);
         }
@@ -76,7 +76,7 @@ mod tests {
         let start = b"\
             \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
         let trace = [&start[..], &vec![0xfe; 6_000]].concat();
-        let mut answers = AnswerStream::new(Config::new(), &mut kept);
+        let mut answers = BranchEventStream::new(Config::new(), &mut kept);
         trace.chunks(2_000).for_each(|slice| answers.decode(slice, &mut count));
         answers.finish(&mut count);
         assert!(count.0 >= 36_000);
@@ -87,10 +87,10 @@ mod tests {
         );
 
         kept.bytes.fill(0xa5);
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         let mut blocks = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
-        trace.chunks(2_000).for_each(|slice| blocks.decode(slice, &mut graph, &mut Nothing));
-        blocks.finish(&mut graph, &mut Nothing);
+        trace.chunks(2_000).for_each(|slice| blocks.decode(slice, &mut cache, &mut Nothing));
+        blocks.finish(&mut cache, &mut Nothing);
         assert!(kept.bytes[200..].iter().all(|byte| *byte == 0xa5));
     }
 }

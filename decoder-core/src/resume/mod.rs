@@ -10,8 +10,8 @@
 //! | stream | passes on | to |
 //! |---|---|---|
 //! | [`PacketStream`] | packets | [`PacketSink`](crate::packet::PacketSink) |
-//! | [`AnswerStream`] | outcomes, targets, events | [`AnswerSink`](crate::query::AnswerSink) |
-//! | [`BlockStream`] | instructions, blocks, edges, events | [`ExecutionSink`](crate::graph::ExecutionSink) |
+//! | [`BranchEventStream`] | outcomes, targets, events | [`BranchEventSink`](crate::query::BranchEventSink) |
+//! | [`BlockStream`] | instructions, blocks, edges, events | [`ExecutionSink`](crate::block_cache::ExecutionSink) |
 //!
 //! After an error a stream continues at the next PSB. Errors and gaps are passed to the sink and counted. The calls
 //! `gap` and `finish` decode the bytes kept of the last slice.
@@ -19,7 +19,7 @@
 //! ```
 //! use pugmark_decoder_core::config::Config;
 //! use pugmark_decoder_core::event::Event;
-//! use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
+//! use pugmark_decoder_core::block_cache::{ExecutionSink, BlockCache, InstructionRun};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //! use pugmark_decoder_core::resume::{BlockStream, Kept};
 //!
@@ -30,7 +30,7 @@
 //! impl ExecutionSink for Addresses {
 //!     const INSNS: bool = true;
 //!
-//!     fn insns(&mut self, insns: Straight) {
+//!     fn insns(&mut self, insns: InstructionRun) {
 //!         self.0.extend(insns);
 //!     }
 //!
@@ -45,27 +45,27 @@
 //!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0c";
 //!
 //! let (mut memory, mut kept) = ([0; 4096], <Kept>::new());
-//! let mut graph = Graph::new(&mut memory);
+//! let mut cache = BlockCache::new(&mut memory);
 //! let mut sink = Addresses::default();
 //! let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
 //! // One buffer for all slices, as if the processor wrote them there.
 //! let mut buffer = [0; 5];
 //! for slice in trace.chunks(buffer.len()) {
 //!     buffer[..slice.len()].copy_from_slice(slice);
-//!     stream.decode(&buffer[..slice.len()], &mut graph, &mut sink);
+//!     stream.decode(&buffer[..slice.len()], &mut cache, &mut sink);
 //! }
-//! stream.finish(&mut graph, &mut sink);
+//! stream.finish(&mut cache, &mut sink);
 //! assert_eq!((sink.0, stream.errors()), (vec![0x1000, 0x1002, 0x1005, 0x1006, 0x1000, 0x1002], 0));
 //! ```
 //!
 //! # One buffer for many traces
 //!
-//! A [`Graph`](crate::graph::Graph) outlives traces and their buffers, and so does a stream. A fuzzing loop records
-//! each run into the same buffer, and decodes only code that it has not seen before:
+//! A [`BlockCache`](crate::block_cache::BlockCache) outlives traces and their buffers, and so does a stream. A fuzzing
+//! loop records each run into the same buffer, and decodes only code that it has not seen before:
 //!
 //! ```
 //! use pugmark_decoder_core::config::Config;
-//! use pugmark_decoder_core::graph::{Graph, edges::{EDGES, EdgeMap}};
+//! use pugmark_decoder_core::block_cache::{BlockCache, edges::{EDGES, EdgeMap}};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //! use pugmark_decoder_core::resume::{BlockStream, Kept};
 //!
@@ -83,19 +83,19 @@
 //! // 1000: jz 1002; 1002: nop
 //! let sections = [Section { base: 0x1000, bytes: &[0x74, 0x00, 0x90], space: AddressSpace::Any }];
 //! let (mut memory, mut kept, mut counts) = (vec![0; 4096], <Kept>::new(), [0; EDGES]);
-//! let mut graph = Graph::new(&mut memory);
+//! let mut cache = BlockCache::new(&mut memory);
 //! let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
 //! let mut buffer = [0; 4096];
 //! for run in 0..4 {
 //!     let written = trace_run(&mut buffer, run % 2 == 0);
 //!     let mut edges = EdgeMap::<true>::new(&mut counts);
-//!     stream.decode(&buffer[..written], &mut graph, &mut edges);
-//!     stream.finish(&mut graph, &mut edges);
+//!     stream.decode(&buffer[..written], &mut cache, &mut edges);
+//!     stream.finish(&mut cache, &mut edges);
 //! }
 //! assert_eq!(stream.errors(), 0);
 //! // The code was decoded in the first run.
 //! assert_eq!(counts.iter().map(|count| u32::from(*count)).sum::<u32>(), 4);
-//! assert_eq!(graph.statistics().built, 1);
+//! assert_eq!(cache.statistics().built, 1);
 //! ```
 //!
 //! # Bytes that are kept of a slice
@@ -116,14 +116,14 @@
 //! decoding continues at the next PSB. If only timing packets follow an OVF for that long, tracing is off: if it were
 //! on, a FUP would follow at once.
 
-mod answers;
 mod blocks;
+mod branch_events;
 mod kept;
 mod packets;
 mod tail;
 
-pub use answers::AnswerStream;
 pub use blocks::BlockStream;
+pub use branch_events::BranchEventStream;
 pub use kept::Kept;
 pub use packets::PacketStream;
 

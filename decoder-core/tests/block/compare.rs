@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder},
+    block_cache::{BlockCache, ExecutionSink, InstructionRun, edges},
     config::{Config, Flags},
     event::{Counters, Event, EventKind},
     flow::{self, InsnDecoder},
-    graph::{ExecutionSink, Graph, Straight, edges},
     hash::AddressHash,
     image::Image,
     insn::Class,
@@ -79,11 +79,11 @@ pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Res
     Ok(sum)
 }
 
-/// The sizes of the graphs to visit with, in words: too small for any block, always full, and up to large enough.
-const GRAPHS: [usize; 6] = [0, 100, 500, 1_200, 5_000, 100_000];
+/// The sizes of the block caches to visit with, in words: too small for any block, always full, and up to large enough.
+const CACHES: [usize; 6] = [0, 100, 500, 1_200, 5_000, 100_000];
 
-/// Visits a trace with graphs of all sizes, at once and in parts. Returns the number of times that a known part was
-/// only counted.
+/// Visits a trace with block caches of all sizes, at once and in parts. Returns the number of times that a known part
+/// was only counted.
 fn visits(
     trace: &[u8],
     image: Image<'_>,
@@ -92,38 +92,39 @@ fn visits(
     counters: Counters,
 ) -> Result<u64, String> {
     let mut repeated = 0;
-    for words in GRAPHS {
+    for words in CACHES {
         let mut memory = vec![0_u32; words];
-        let mut graph = Graph::new(&mut memory);
-        let visit = |graph: &mut Graph<'_>, most| visits_in_parts::<true>(trace, image, config, graph, most);
+        let mut cache = BlockCache::new(&mut memory);
+        let visit =
+            |cache: &mut BlockCache<'_>, most| visits_in_parts::<true>(trace, image, config, cache, most);
         let all = [
-            ("never full", visits_in_parts::<false>(trace, image, config, &mut graph, usize::MAX)?),
-            ("all at a time", visit(&mut graph, usize::MAX)?),
-            ("1 at a time", visit(&mut graph, 1)?),
-            ("7 at a time", visit(&mut graph, 7)?),
+            ("never full", visits_in_parts::<false>(trace, image, config, &mut cache, usize::MAX)?),
+            ("all at a time", visit(&mut cache, usize::MAX)?),
+            ("1 at a time", visit(&mut cache, 1)?),
+            ("7 at a time", visit(&mut cache, 7)?),
         ];
         for (what, (got, seen)) in all {
             if got != expected {
                 let same = got.iter().zip(expected).take_while(|(a, b)| a == b).count();
                 return Err(format!(
-                    "graph of {words} words, {what}, step {same}: {:x?} instead of {:x?}, after {:x?}",
+                    "cache of {words} words, {what}, step {same}: {:x?} instead of {:x?}, after {:x?}",
                     got.get(same),
                     expected.get(same),
                     expected.get(same.saturating_sub(3)..same)
                 ));
             }
             if seen != counters {
-                return Err(format!("graph of {words} words, {what}: {seen:?} instead of {counters:?}"));
+                return Err(format!("cache of {words} words, {what}: {seen:?} instead of {counters:?}"));
             }
         }
         // A sink that takes no blocks has a walk of its own.
-        let edges = edges_of::<true>(trace, image, config, &mut graph);
-        if edges_of::<false>(trace, image, config, &mut graph).0 != edges.0 {
-            return Err(format!("graph of {words} words: other edges without blocks"));
+        let edges = edges_of::<true>(trace, image, config, &mut cache);
+        if edges_of::<false>(trace, image, config, &mut cache).0 != edges.0 {
+            return Err(format!("cache of {words} words: other edges without blocks"));
         }
-        counts(trace, image, config, &mut graph, expected, &edges, counters)
-            .map_err(|what| format!("graph of {words} words: {what}"))?;
-        repeated += graph.statistics().repeated;
+        counts(trace, image, config, &mut cache, expected, &edges, counters)
+            .map_err(|what| format!("cache of {words} words: {what}"))?;
+        repeated += cache.statistics().repeated;
     }
     Ok(repeated)
 }
@@ -134,7 +135,7 @@ fn visits_in_parts<const FILLS: bool>(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
     most: usize,
 ) -> Result<(Vec<Step>, Counters), String> {
     let mut decoder = BlockDecoder::with_config(trace, image, config);
@@ -144,7 +145,7 @@ fn visits_in_parts<const FILLS: bool>(
         sink.before = 0;
         let end = loop {
             sink.items = 0;
-            match decoder.visit(graph, &mut sink) {
+            match decoder.visit(cache, &mut sink) {
                 Ok(()) if sink.items >= most => {}
                 end => break end,
             }
@@ -153,7 +154,7 @@ fn visits_in_parts<const FILLS: bool>(
             Ok(()) => Step::End(decoder.ip()),
             Err(error) => Step::Error(error),
         });
-        if end.is_err() && decoder.visit(graph, &mut Steps::<FILLS> { most, ..Steps::default() }).is_ok() {
+        if end.is_err() && decoder.visit(cache, &mut Steps::<FILLS> { most, ..Steps::default() }).is_ok() {
             return Err("goes on after an error".into());
         }
     }
@@ -172,13 +173,13 @@ fn edges_of<const BLOCKS: bool>(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
 ) -> (Vec<u16>, Vec<After>) {
     let mut decoder = BlockDecoder::with_config(trace, image, config);
     let (mut sink, mut states) = (Edges::<BLOCKS>(vec![]), vec![]);
     while decoder.resync().is_some() {
         // Errors are compared elsewhere.
-        let _: Result<(), Error> = decoder.visit(graph, &mut sink);
+        let _: Result<(), Error> = decoder.visit(cache, &mut sink);
         states.push(after(&decoder));
     }
     (sink.0, states)
@@ -189,7 +190,7 @@ fn counts(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
     expected: &[Step],
     (edges, states): &(Vec<u16>, Vec<After>),
     counters: Counters,
@@ -204,7 +205,7 @@ fn counts(
         let (mut sink, mut seen) = (Counts::default(), vec![]);
         while let Some(psb) = decoder.resync() {
             sink.steps.push(Step::Sync(psb));
-            let end = decoder.visit(graph, &mut sink);
+            let end = decoder.visit(cache, &mut sink);
             seen.push(after(&decoder));
             sink.steps.push(match end {
                 Ok(()) => Step::End(decoder.ip()),
@@ -289,7 +290,7 @@ impl<const FILLS: bool> ExecutionSink for Steps<FILLS> {
     const EDGES: bool = true;
     const FILLS: bool = FILLS;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.open.extend(insns);
     }
 
@@ -392,11 +393,11 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
     Ok((steps, decoder.counters(), sum))
 }
 
-/// Decodes with and without a graph, step by step: the decoders must report the same state. Sometimes the graph is
-/// cleared.
+/// Decodes with and without a block cache, step by step: the decoders must report the same state. Sometimes the block
+/// cache is cleared.
 fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut memory = vec![0; 10_000];
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut plain = BlockDecoder::with_config(trace, image, config);
     let mut quick = BlockDecoder::with_config(trace, image, config);
     let mut step = 0_usize;
@@ -419,7 +420,7 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
                 }
             };
             let mut items = [block::BlockItem::NONE; 5];
-            let (filled, quick_end) = quick.fill(&mut graph, &mut items[..most]);
+            let (filled, quick_end) = quick.fill(&mut cache, &mut items[..most]);
             goes_on = expected.len() == most && quick_end.is_ok();
             // An error comes with the items before it.
             let end =
@@ -443,7 +444,7 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
             }
             step += 1;
             if step % 29 == 0 {
-                graph.forget();
+                cache.forget();
             }
         }
     }
@@ -507,7 +508,7 @@ impl ExecutionSink for Spans {
     fn event(&mut self, _: &Event) {}
 }
 
-/// Checks that visits report the same span of each block as the decoder without a graph.
+/// Checks that visits report the same span of each block as the decoder without a block cache.
 fn visited_spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut expected = vec![];
     let mut blocks = BlockDecoder::with_config(trace, image, config);
@@ -518,20 +519,20 @@ fn visited_spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(
             }
         }
     }
-    for words in GRAPHS {
+    for words in CACHES {
         let mut memory = vec![0_u32; words];
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         for round in 0..2 {
             let mut decoder = BlockDecoder::with_config(trace, image, config);
             let mut sink = Spans::default();
             while decoder.resync().is_some() {
                 // Errors are compared elsewhere.
-                let _: Result<(), Error> = decoder.visit(&mut graph, &mut sink);
+                let _: Result<(), Error> = decoder.visit(&mut cache, &mut sink);
             }
             if sink.blocks != expected {
                 let same = sink.blocks.iter().zip(&expected).take_while(|(a, b)| a == b).count();
                 return Err(format!(
-                    "graph of {words} words, round {round}, block {same}: {:x?} instead of {:x?}, after {:x?}",
+                    "cache of {words} words, round {round}, block {same}: {:x?} instead of {:x?}, after {:x?}",
                     sink.blocks.get(same),
                     expected.get(same),
                     expected.get(same.saturating_sub(3)..same)

@@ -4,8 +4,8 @@ use crate::common::{notation::Scenario, scenarios, sections};
 use pugmark_decoder_core::{
     Error,
     block::{BlockDecoder, BlockItem},
+    block_cache::BlockCache,
     flow::InsnDecoder,
-    graph::Graph,
     image::Image,
 };
 use std::{cell::RefCell, fmt::Debug};
@@ -107,16 +107,16 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
     for (name, scenario) in scenarios() {
         let (sections, trace) = (sections(&scenario), twice(&scenario));
         for used in 0..STEPS {
-            // Another trace is one more way, and a graph makes a difference.
+            // Another trace is one more way, and a block cache makes a difference.
             for (way, words) in WAYS.into_iter().chain(["another"]).flat_map(|way| [(way, 0), (way, 5000)]) {
                 let mut memory = vec![0; words];
-                let graph = RefCell::new(Graph::new(&mut memory));
+                let cache = RefCell::new(BlockCache::new(&mut memory));
                 let next = |decoder: &mut BlockDecoder<'_>| {
                     if words == 0 {
                         return decoder.next();
                     }
                     let mut item = [BlockItem::NONE];
-                    match decoder.fill(&mut graph.borrow_mut(), &mut item) {
+                    match decoder.fill(&mut cache.borrow_mut(), &mut item) {
                         (1, _) => Ok(Some(item[0])),
                         (_, end) => end.map(|()| None),
                     }

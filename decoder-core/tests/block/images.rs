@@ -3,18 +3,21 @@
 use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder},
+    block_cache::BlockCache,
     flow::{self, InsnDecoder},
-    graph::Graph,
     image::{AddressSpace, Image, Section, Sections},
 };
 
-/// The sizes of the graph: too small for any block, and large enough.
+/// The sizes of the block cache: too small for any block, and large enough.
 const WORDS: [usize; 2] = [0, 5000];
 
-/// Returns the next item, decoded with a graph.
-fn next(blocks: &mut BlockDecoder<'_>, graph: &mut Graph<'_>) -> Result<Option<block::BlockItem>, Error> {
+/// Returns the next item, decoded with a block cache.
+fn next(
+    blocks: &mut BlockDecoder<'_>,
+    cache: &mut BlockCache<'_>,
+) -> Result<Option<block::BlockItem>, Error> {
     let mut item = [block::BlockItem::NONE];
-    match blocks.fill(graph, &mut item) {
+    match blocks.fill(cache, &mut item) {
         (1, _) => Ok(Some(item[0])),
         (_, end) => end.map(|()| None),
     }
@@ -57,11 +60,11 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
 
     for words in WORDS {
         let mut memory = vec![0; words];
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         let mut blocks = BlockDecoder::new(TRACE, Image::new(&first));
         let (mut found, mut events) = (vec![], images.iter());
         blocks.sync_forward();
-        while let Some(item) = next(&mut blocks, &mut graph)? {
+        while let Some(item) = next(&mut blocks, &mut cache)? {
             match item {
                 block::BlockItem::Block(block) => {
                     found.extend(blocks.insns(&block).map(|(ip, _)| ip));
@@ -107,13 +110,13 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
         let trace = [PSB, first, STATE, MNT, TIP_1000, MNT, PSB, second, STATE, TIP_1000].concat();
         for words in WORDS {
             let mut memory = vec![0; words];
-            let mut graph = Graph::new(&mut memory);
+            let mut cache = BlockCache::new(&mut memory);
             // The image with address spaces is set at the first event.
             let mut blocks = BlockDecoder::new(&trace, Image::new(&[]));
             let mut found = vec![];
             // Synchronise on the second PSB+ too, so that the address space is unknown there.
             while blocks.sync_forward().is_some() {
-                while let Some(item) = next(&mut blocks, &mut graph).unwrap() {
+                while let Some(item) = next(&mut blocks, &mut cache).unwrap() {
                     match item {
                         block::BlockItem::Block(block) => {
                             found.extend(blocks.insns(&block).map(|(ip, _)| ip));

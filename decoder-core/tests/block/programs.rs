@@ -3,10 +3,10 @@
 use crate::compare::compare;
 use pugmark_decoder_core::{
     block::{Block, BlockDecoder, BlockItem},
+    block_cache::{BlockCache, ExecutionSink},
     config::{Config as Reading, Flags},
     errata::Errata,
     event::Event,
-    graph::{ExecutionSink, Graph},
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
@@ -82,7 +82,7 @@ impl ExecutionSink for Items {
     }
 }
 
-/// Decodes as many traces as `PUGMARK_TRACES` says, or 5 000. A hundred come from one program, and share a graph.
+/// Decodes as many traces as `PUGMARK_TRACES` says, or 5 000. A hundred come from one program, and share a block cache.
 #[test]
 fn a_visit_gives_the_same_blocks_of_damaged_traces_of_many_programs() {
     let traces: u64 =
@@ -99,7 +99,7 @@ fn a_visit_gives_the_same_blocks_of_damaged_traces_of_many_programs() {
             code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: any }).collect();
         let image = Image::new(&sections);
         let mut memory = vec![0; [300, 2_000, 50_000][rng.usize(..3)]];
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         for _ in 0..100 {
             let mut trace = run.trace[..rng.usize(..=run.trace.len().min(1500))].to_vec();
             for _ in 0..rng.usize(0..4).min(trace.len()) {
@@ -120,7 +120,7 @@ fn a_visit_gives_the_same_blocks_of_damaged_traces_of_many_programs() {
                         Err(error) => break Err(error),
                     }
                 };
-                assert_eq!(fast.visit(&mut graph, &mut found), end, "{seed}: {trace:x?}");
+                assert_eq!(fast.visit(&mut cache, &mut found), end, "{seed}: {trace:x?}");
                 assert!(found.0 == expected, "{seed}: {trace:x?}");
                 let said = |decoder: &BlockDecoder<'_>| (decoder.ip(), decoder.offset(), decoder.counters());
                 assert_eq!(said(&fast), said(&slow), "{seed}: {trace:x?}");

@@ -4,10 +4,10 @@ use crate::common::{scenarios, sections};
 use pugmark_decoder_core::{
     Error,
     block::{BlockDecoder, BlockItem},
+    block_cache::{BlockCache, ExecutionSink},
     config::Config,
     event::Event,
     flow::{FlowItem, InsnDecoder, Recovered},
-    graph::{ExecutionSink, Graph},
     image::{AddressSpace, Image, Section},
 };
 use std::cell::{Cell, RefCell};
@@ -68,7 +68,7 @@ pub(crate) fn recovered(trace: &[u8], image: Image<'_>, config: Config<'_>, what
     let expected = steps(&mut insns, next, InsnDecoder::recover);
     for words in [0, 5000] {
         let mut memory = vec![0; words];
-        let (graph, after) = (RefCell::new(Graph::new(&mut memory)), Cell::new(None));
+        let (cache, after) = (RefCell::new(BlockCache::new(&mut memory)), Cell::new(None));
         let mut blocks = BlockDecoder::with_config(trace, image, config);
         blocks.sync_forward();
         let next = |decoder: &mut BlockDecoder<'_>, steps: &mut Vec<Step>| {
@@ -76,7 +76,7 @@ pub(crate) fn recovered(trace: &[u8], image: Image<'_>, config: Config<'_>, what
                 return Err(error);
             }
             let mut item = [BlockItem::NONE];
-            let item = match decoder.fill(&mut graph.borrow_mut(), &mut item) {
+            let item = match decoder.fill(&mut cache.borrow_mut(), &mut item) {
                 (0, end) => return end.map(|()| false),
                 (_, end) => {
                     // An error comes with the items before it.
@@ -148,13 +148,13 @@ fn no_edge_leads_over_what_is_lost_in_a_recovery() {
         \x2d\0\x10\x2d\0\x30\x2d\0\x10\x2d\0\x10\x2d\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     for words in [0, 5000] {
         let mut memory = vec![0; words];
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         let mut decoder = BlockDecoder::new(trace, Image::new(&sections));
         decoder.sync_forward();
         let (mut before, mut after) = (Edges::default(), Edges::default());
-        decoder.visit(&mut graph, &mut before).unwrap_err();
+        decoder.visit(&mut cache, &mut before).unwrap_err();
         assert_eq!(decoder.recover(), Ok(Recovered::Place));
-        decoder.visit(&mut graph, &mut after).unwrap();
+        decoder.visit(&mut cache, &mut after).unwrap();
         assert_ne!(before.0[0], before.0[1]);
         assert_eq!(after.0[..2], before.0[..2], "{words} words: {:x?}", before.0);
     }

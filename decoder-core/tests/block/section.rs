@@ -2,7 +2,7 @@
 
 use pugmark_decoder_core::{
     block::{BlockDecoder, BlockItem},
-    graph::Graph,
+    block_cache::BlockCache,
     image::{AddressSpace, Image, Section},
 };
 
@@ -23,7 +23,7 @@ fn blocks(
     then: Option<(usize, Image<'_>)>,
 ) -> Vec<(u64, u64, u32, u32, bool)> {
     let mut memory = vec![0; words];
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut decoder = BlockDecoder::new(TRACE, image);
     decoder.sync_forward();
     let mut found = vec![];
@@ -35,7 +35,7 @@ fn blocks(
         let mut item = [BlockItem::NONE];
         let item = match words {
             0 => decoder.next().unwrap(),
-            _ => (decoder.fill(&mut graph, &mut item) == (1, Ok(()))).then_some(item[0]),
+            _ => (decoder.fill(&mut cache, &mut item) == (1, Ok(()))).then_some(item[0]),
         };
         match item {
             Some(BlockItem::Block(block)) => {

@@ -1,13 +1,13 @@
-//! Small random code whose path is known, in one section or cut into several, in graphs of all sizes that are reused,
-//! whole and damaged.
+//! Small random code whose path is known, in one section or cut into several, in block caches of all sizes that are
+//! reused, whole and damaged.
 
-use crate::graph::tnts;
+use crate::block_cache::tnts;
 use pugmark_decoder_core::{
     Error,
     block::{Block, BlockDecoder, BlockItem},
+    block_cache::{BlockCache, ExecutionSink},
     event::{Counters, Event},
     flow::Recovered,
-    graph::{ExecutionSink, Graph},
     image::{AddressSpace, Image, Section},
     time::Span,
 };
@@ -183,15 +183,15 @@ fn said(decoder: &BlockDecoder<'_>) -> Said {
 }
 
 /// Returns the items up to the end or an error, and again after each recovery. A part has `room` items.
-fn items(trace: &[u8], image: Image<'_>, mut graph: Option<&mut Graph<'_>>, room: usize) -> Found {
+fn items(trace: &[u8], image: Image<'_>, mut cache: Option<&mut BlockCache<'_>>, room: usize) -> Found {
     let mut decoder = BlockDecoder::new(trace, image);
     let (mut items, mut ends, mut insns) = (vec![], vec![], vec![]);
     decoder.sync_forward();
     let (mut recoveries, mut goes_on) = (0, false);
     loop {
         let mut part = vec![BlockItem::NONE; room];
-        let (filled, end) = match &mut graph {
-            Some(graph) => decoder.fill(graph, &mut part),
+        let (filled, end) = match &mut cache {
+            Some(cache) => decoder.fill(cache, &mut part),
             None => next_part(&mut decoder, &mut part),
         };
         for item in &part[..filled] {
@@ -201,7 +201,7 @@ fn items(trace: &[u8], image: Image<'_>, mut graph: Option<&mut Graph<'_>>, room
         }
         items.extend(&part[..filled]);
         if end.is_err() && filled == 0 && goes_on {
-            // With a graph an error may come with the part before it.
+            // With a block cache an error may come with the part before it.
             ends.pop();
         }
         ends.push((end, said(&decoder)));
@@ -238,7 +238,7 @@ impl ExecutionSink for All {
     }
 }
 
-/// Does the same as [`BlockDecoder::fill`], without a graph.
+/// Does the same as [`BlockDecoder::fill`], without a block cache.
 fn next_part(decoder: &mut BlockDecoder<'_>, part: &mut [BlockItem]) -> (usize, Result<(), Error>) {
     for (filled, place) in part.iter_mut().enumerate() {
         match decoder.next() {
@@ -273,7 +273,7 @@ fn cut<'c>(program: &'c Program, cuts: usize, rng: &mut fastrand::Rng) -> Vec<Se
     ends.windows(2).map(section).collect()
 }
 
-/// Returns the number of times that graphs were full, the number of traces decoded, and that of errors.
+/// Returns the number of times that block caches were full, the number of traces decoded, and that of errors.
 fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut flushes, mut runs, mut errors) = (0, 0, 0);
@@ -284,23 +284,23 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
         let image = Image::new(&sections);
         // The previous contents of the memory have no meaning.
         let mut memory = vec![u32::MAX; [rng.usize(..200), rng.usize(..1_500), 8_000][rng.usize(..3)]];
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         for _ in 0..4 {
             let Some((trace, executed)) = program.run(&mut rng) else { continue };
             runs += 1;
             let room = [1, 3, 10_000][rng.usize(..3)];
             let slow = items(&trace, image, None, room);
-            // A sink that is never full takes other paths through the graph, and adds them to it.
+            // A sink that is never full takes other paths through the block cache, and adds them to it.
             if rng.bool() {
                 let mut decoder = BlockDecoder::new(&trace, image);
                 decoder.sync_forward();
                 let mut all = All::default();
-                assert_eq!(decoder.visit(&mut graph, &mut all), Ok(()));
+                assert_eq!(decoder.visit(&mut cache, &mut all), Ok(()));
                 assert!(all.0 == slow.0, "{:x?} {sections:x?} {trace:x?}", program.ops);
                 let end = slow.1.last().expect("it came to the end");
                 assert_eq!(*end, (Ok(()), said(&decoder)), "{:x?} {sections:x?} {trace:x?}", program.ops);
             }
-            let fast = items(&trace, image, Some(&mut graph), room);
+            let fast = items(&trace, image, Some(&mut cache), room);
             let what = |trace: &[u8]| format!("{:x?} {sections:x?} {trace:x?}", program.ops);
             assert_same(&fast, &slow, || what(&trace));
             // The trace may end before the last instructions are certainly executed; it only shows that they run up to
@@ -314,31 +314,31 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
                 damaged[at] ^= 1 << rng.u8(..8);
             }
             let slow = items(&damaged, image, None, room);
-            let fast = items(&damaged, image, Some(&mut graph), room);
+            let fast = items(&damaged, image, Some(&mut cache), room);
             assert_same(&fast, &slow, || what(&damaged));
             // This covers the trace up to the first error.
             if room == 10_000 {
                 let mut decoder = BlockDecoder::new(&damaged, image);
                 decoder.sync_forward();
-                let end = decoder.visit(&mut graph, &mut All::default());
+                let end = decoder.visit(&mut cache, &mut All::default());
                 assert_eq!((end, said(&decoder)), slow.1[0], "{}", what(&damaged));
             }
             errors += fast.1.iter().filter(|(end, _)| end.is_err()).count();
         }
-        flushes += graph.statistics().flushes;
+        flushes += cache.statistics().flushes;
     }
     (flushes, runs, errors)
 }
 
 #[test]
-fn a_graph_of_any_size_that_held_anything_before_walks_as_the_code_does() {
+fn a_block_cache_of_any_size_that_held_anything_before_walks_as_the_code_does() {
     let (flushes, runs, errors) = walks(0x7761_6c6b, 1_400);
     assert!(flushes > 1_000 && runs > 3_000 && errors > 1_000, "{flushes} {runs} {errors}");
 }
 
 /// Runs the same test in less time.
 #[test]
-fn a_graph_walks_as_the_code_of_a_hundred_programs_does() {
+fn a_block_cache_walks_as_the_code_of_a_hundred_programs_does() {
     let (flushes, runs, errors) = walks(0x7368_6f72, 100);
     assert!(flushes > 50 && runs > 200 && errors > 50, "{flushes} {runs} {errors}");
 }

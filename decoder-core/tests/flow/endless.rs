@@ -4,9 +4,9 @@
 use pugmark_decoder_core::{
     Error, ErrorKind,
     block::{BlockDecoder, BlockItem},
+    block_cache::{BlockCache, ExecutionSink, WORDS_PER_BLOCK},
     event::{Event, EventKind},
     flow::{FlowItem, InsnDecoder},
-    graph::{ExecutionSink, Graph, WORDS_PER_BLOCK},
     image::{AddressSpace, Asid, CodeReader, Image, Section},
 };
 
@@ -97,10 +97,10 @@ fn walk_all(trace: &[u8], image: Image<'_>) -> (Walked, Vec<Error>) {
     assert_eq!((&by_insn, &errors), (&by_block, &of_blocks));
     let (mut visited, mut of_visit) = (Walked::default(), vec![]);
     let mut memory = vec![0; 256 * WORDS_PER_BLOCK];
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut decoder = BlockDecoder::new(trace, image);
     while decoder.resync().is_some() {
-        of_visit.extend(decoder.visit(&mut graph, &mut visited).err());
+        of_visit.extend(decoder.visit(&mut cache, &mut visited).err());
     }
     assert_eq!((&by_insn, &errors), (&visited, &of_visit));
     (by_insn, errors)

@@ -10,27 +10,27 @@ use pugmark_decoder_core::{
     errata::Errata,
     event::{Event, EventDecoder, EventKind},
     packet::{Cbr, Cyc, Encoder, Ip, Mnt, ModeExec, Mtc, Packet, Tma, Tnt, Tsc},
-    query::{Answer, AnswerSink, Pending, QueryDecoder, QueryError},
+    query::{BranchEvent, BranchEventSink, Pending, QueryDecoder, QueryError},
 };
 
-/// Returns the event layer's events up to the end or an error, as answers.
-fn expected(mut decoder: EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
+/// Returns the event layer's events up to the end or an error, as branch events.
+fn expected(mut decoder: EventDecoder<'_>) -> (Vec<BranchEvent>, Option<Error>) {
     let mut answers = vec![];
     loop {
         match decoder.next() {
             Ok(Some(Event { kind: EventKind::Tnt(tnt), .. })) => {
-                answers.extend(tnt.outcomes().map(Answer::Conditional));
+                answers.extend(tnt.outcomes().map(BranchEvent::Conditional));
             }
-            Ok(Some(Event { kind: EventKind::Tip, ip, .. })) => answers.push(Answer::Indirect(ip)),
-            Ok(Some(event)) => answers.push(Answer::Event(event)),
+            Ok(Some(Event { kind: EventKind::Tip, ip, .. })) => answers.push(BranchEvent::Indirect(ip)),
+            Ok(Some(event)) => answers.push(BranchEvent::Event(event)),
             Ok(None) => return (answers, None),
             Err(error) => return (answers, Some(error)),
         }
     }
 }
 
-/// Returns all answers, each from its own method. Before each of them, the other methods must refuse.
-fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
+/// Returns all branch events, each from its own method. Before each of them, the other methods must refuse.
+fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<BranchEvent>, Option<Error>) {
     let mut answers = vec![];
     loop {
         let pending = match decoder.pending() {
@@ -40,7 +40,7 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
         };
         let other = Err(QueryError::Other { offset: decoder.offset(), pending });
         if pending == Pending::Event {
-            // Twice, because a refused answer stays.
+            // Twice, because a refused branch event stays.
             assert_eq!(decoder.deferred(), other.map(|()| None));
             assert_eq!(decoder.deferred(), other.map(|()| None));
         }
@@ -54,33 +54,33 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
             assert_eq!(decoder.event(), other.map(|()| None));
         }
         answers.push(match pending {
-            Pending::Conditional => Answer::Conditional(decoder.conditional().unwrap().unwrap()),
-            Pending::Indirect => Answer::Indirect(decoder.indirect().unwrap().unwrap()),
-            Pending::Event => Answer::Event(decoder.event().unwrap().unwrap()),
+            Pending::Conditional => BranchEvent::Conditional(decoder.conditional().unwrap().unwrap()),
+            Pending::Indirect => BranchEvent::Indirect(decoder.indirect().unwrap().unwrap()),
+            Pending::Event => BranchEvent::Event(decoder.event().unwrap().unwrap()),
         });
     }
 }
 
-/// A sink that collects all answers.
+/// A sink that collects all branch events.
 #[derive(Default)]
-struct All(Vec<Answer>);
+struct All(Vec<BranchEvent>);
 
-impl AnswerSink for All {
+impl BranchEventSink for All {
     fn outcomes(&mut self, outcomes: Tnt) {
         assert_eq!(outcomes.bits >> outcomes.len, 0, "{outcomes:x?}");
-        self.0.extend(outcomes.outcomes().map(Answer::Conditional));
+        self.0.extend(outcomes.outcomes().map(BranchEvent::Conditional));
     }
 
     fn target(&mut self, ip: Option<u64>) {
-        self.0.push(Answer::Indirect(ip));
+        self.0.push(BranchEvent::Indirect(ip));
     }
 
     fn event(&mut self, event: &Event) {
-        self.0.push(Answer::Event(*event));
+        self.0.push(BranchEvent::Event(*event));
     }
 }
 
-/// Compares all answers by [`QueryDecoder::next`], and the state after them, with a visit. Returns their number.
+/// Compares all branch events by [`QueryDecoder::next`], and the state after them, with a visit. Returns their number.
 fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
     let said = |query: &QueryDecoder<'_>| {
         (query.offset(), query.time(), query.lost_mtc(), query.lost_cyc(), query.counters())
@@ -238,7 +238,7 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
             let mut at = query.clone();
             assert_eq!((at.trace(), at.config().errata), (&trace[..], config.errata), "{name}");
             let start = match expected.0.first() {
-                Some(Answer::Event(event)) => {
+                Some(BranchEvent::Event(event)) => {
                     assert!(event.status, "{name} from {psb:#x}");
                     Ok(event.ip)
                 }
@@ -394,8 +394,10 @@ fn an_overflow_has_its_own_time_where_the_next_branch_shows_that_tracing_goes_on
     let mut times = vec![];
     while let Some(answer) = query.next().unwrap() {
         match answer {
-            Answer::Event(Event { kind: EventKind::Overflow, ip, when, .. }) => times.push((ip, when.tsc)),
-            Answer::Conditional(true) => times.push((None, query.time())),
+            BranchEvent::Event(Event { kind: EventKind::Overflow, ip, when, .. }) => {
+                times.push((ip, when.tsc))
+            }
+            BranchEvent::Conditional(true) => times.push((None, query.time())),
             _ => {}
         }
     }

@@ -8,12 +8,12 @@ use super::{
 };
 use pugmark_decoder_core::{
     ErrorKind,
+    block_cache::{BlockCache, ExecutionSink, InstructionRun},
     config::Config,
     errata::Errata,
     event::Event,
-    graph::{ExecutionSink, Graph, Straight},
     image::{Image, Section},
-    resume::{AnswerStream, BlockStream, KEPT, Kept, PacketStream},
+    resume::{BlockStream, BranchEventStream, KEPT, Kept, PacketStream},
 };
 
 /// Returns the steps with their offsets moved.
@@ -55,21 +55,21 @@ fn a_gap_ends_what_was_before_and_decoding_restarts_after_it() {
             assert_eq!(steps.0, parts(Layer::Packets), "{name}, {at}");
 
             let mut steps = Steps::default();
-            let mut answers = AnswerStream::new(config, &mut kept);
+            let mut answers = BranchEventStream::new(config, &mut kept);
             answers.decode(before, &mut steps);
             answers.gap(LOST, &mut steps);
             answers.decode(after, &mut steps);
             answers.finish(&mut steps);
-            assert_eq!(steps.0, parts(Layer::Answers), "{name}, {at}");
+            assert_eq!(steps.0, parts(Layer::BranchEvents), "{name}, {at}");
 
             let mut steps = Steps::default();
             let mut memory = [0; 5000];
-            let mut graph = Graph::new(&mut memory);
+            let mut cache = BlockCache::new(&mut memory);
             let mut blocks = BlockStream::new(image, config, &mut kept);
-            blocks.decode(before, &mut graph, &mut steps);
-            blocks.gap(LOST, &mut graph, &mut steps);
-            blocks.decode(after, &mut graph, &mut steps);
-            blocks.finish(&mut graph, &mut steps);
+            blocks.decode(before, &mut cache, &mut steps);
+            blocks.gap(LOST, &mut cache, &mut steps);
+            blocks.decode(after, &mut cache, &mut steps);
+            blocks.finish(&mut cache, &mut steps);
             assert_eq!(steps.0, parts(Layer::Blocks(5000)), "{name}, {at}");
         }
     }
@@ -79,7 +79,7 @@ fn a_gap_ends_what_was_before_and_decoding_restarts_after_it() {
 fn after_its_end_a_stream_begins_anew() {
     let mut kept = <Kept>::new();
     let mut memory = [0; 5000];
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     for (name, scenario) in traces() {
         let sections = common::sections(&scenario);
         let image = Image::new(&sections);
@@ -89,10 +89,10 @@ fn after_its_end_a_stream_begins_anew() {
         for round in 1..4 {
             let mut steps = Steps::default();
             let cut = scenario.trace.len() * round / 4;
-            blocks.decode(&scenario.trace[..cut], &mut graph, &mut steps);
+            blocks.decode(&scenario.trace[..cut], &mut cache, &mut steps);
             assert_eq!(blocks.offset(), cut as u64);
-            blocks.decode(&scenario.trace[cut..], &mut graph, &mut steps);
-            blocks.finish(&mut graph, &mut steps);
+            blocks.decode(&scenario.trace[cut..], &mut cache, &mut steps);
+            blocks.finish(&mut cache, &mut steps);
             assert_eq!(steps.0, expected, "{name}, round {round}");
             assert_eq!((blocks.offset(), blocks.errors()), (0, errors * round as u64), "{name}");
         }
@@ -106,17 +106,17 @@ fn an_image_that_is_set_between_two_slices_holds_for_all_that_follow() {
     // PSB+ at 1000, then TIP (1000) repeatedly.
     let trace = [&around(b"")[..27], &b"\x2d\0\x10".repeat(60)].concat();
     let (mut memory, mut kept) = ([0; 5000], <Kept>::new());
-    let mut graph = Graph::new(&mut memory);
+    let mut cache = BlockCache::new(&mut memory);
     let mut executed = Executed::default();
     let mut blocks = BlockStream::new(Image::new(&images[0]), Config::new(), &mut kept);
     let (before, after) = trace.split_at(27 + 3 * 40);
-    blocks.decode(before, &mut graph, &mut executed);
+    blocks.decode(before, &mut cache, &mut executed);
     let old = executed.0.len();
     blocks.set_image(Image::new(&images[1]));
     for slice in after.chunks(30) {
-        blocks.decode(slice, &mut graph, &mut executed);
+        blocks.decode(slice, &mut cache, &mut executed);
     }
-    blocks.finish(&mut graph, &mut executed);
+    blocks.finish(&mut cache, &mut executed);
     assert!(old > 20);
     assert_eq!(executed.0, [[0x1000].repeat(old), [0x1000, 0x1001].repeat(60 - old)].concat());
     assert_eq!(blocks.errors(), 0);
@@ -129,7 +129,7 @@ struct Executed(Vec<u64>);
 impl ExecutionSink for Executed {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.0.extend(insns);
     }
 
@@ -143,7 +143,7 @@ fn after_their_end_streams_of_packets_and_of_answers_begin_anew() {
         let whole = |layer: Layer| layer.whole(trace, Image::new(&[]), config).0;
         let (mut kept, mut others) = ([0; KEPT], <Kept>::new());
         let mut packets = PacketStream::new(config, &mut kept);
-        let mut answers = AnswerStream::new(config, &mut others);
+        let mut answers = BranchEventStream::new(config, &mut others);
         for round in 1..4 {
             let (before, after) = trace.split_at(trace.len() * round / 4);
             let mut steps = Steps::default();
@@ -155,7 +155,7 @@ fn after_their_end_streams_of_packets_and_of_answers_begin_anew() {
             answers.decode(before, &mut steps);
             answers.decode(after, &mut steps);
             answers.finish(&mut steps);
-            assert_eq!((steps.0, answers.offset()), (whole(Layer::Answers), 0), "{name}, round {round}");
+            assert_eq!((steps.0, answers.offset()), (whole(Layer::BranchEvents), 0), "{name}, round {round}");
         }
     }
 }
@@ -210,7 +210,7 @@ fn what_is_too_far_away_is_an_error_wherever_the_cuts_are() {
     ] {
         let trace = around(&packets);
         let (image, config) = (Image::new(&LOOP), Config::new());
-        for layer in [Layer::Answers, Layer::Blocks(0), Layer::Blocks(5000)] {
+        for layer in [Layer::BranchEvents, Layer::Blocks(0), Layer::Blocks(5000)] {
             let expected = layer.sliced(&trace, image, config, &Cuts::At(vec![]));
             let errors: Vec<_> = expected
                 .0

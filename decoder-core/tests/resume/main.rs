@@ -6,7 +6,7 @@ mod common;
 mod cuts;
 mod gaps;
 mod real;
-mod repeats;
+mod sequences;
 mod state;
 mod whole;
 

@@ -3,20 +3,20 @@
 use super::{cuts::Cuts, traces};
 use pugmark_decoder_core::{
     ErrorKind,
+    block_cache::{BlockCache, ExecutionSink, InstructionRun},
     config::{Config, Position, UnknownPackets},
     event::{Counters, Event},
-    graph::{ExecutionSink, Graph, Straight},
     image::{AddressSpace, Asid, Image, Section},
     packet::{Context, Tnt, Unknown},
-    query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, Kept, Lost},
+    query::{BranchEventSink, QueryDecoder},
+    resume::{BlockStream, BranchEventStream, Kept, Lost},
 };
 
-/// A sink that counts answers and errors.
+/// A sink that counts branch events and errors.
 #[derive(Default)]
 struct Count(usize);
 
-impl AnswerSink for Count {
+impl BranchEventSink for Count {
     fn outcomes(&mut self, outcomes: Tnt) {
         self.0 += usize::from(outcomes.len);
     }
@@ -34,8 +34,8 @@ impl AnswerSink for Count {
     }
 }
 
-/// Returns, for each number of answers and errors, the times that a decoder of the whole trace reports after that many:
-/// two at a synchronisation.
+/// Returns, for each number of branch events and errors, the times that a decoder of the whole trace reports after that
+/// many: two at a synchronisation.
 fn times(trace: &[u8], config: Config<'_>) -> Vec<Vec<Option<u64>>> {
     let mut query = QueryDecoder::with_config(trace, config);
     let mut all = vec![vec![query.time()]];
@@ -66,7 +66,7 @@ fn between_two_slices_a_stream_of_answers_says_the_time_of_the_last_one() {
         let expected = times(trace, config);
         for size in [1, 5, 17, 40] {
             let mut kept = <Kept>::new();
-            let mut stream = AnswerStream::new(config, &mut kept);
+            let mut stream = BranchEventStream::new(config, &mut kept);
             let mut count = Count::default();
             Cuts::Each(size).slices(trace, |slice| {
                 stream.decode(slice, &mut count);
@@ -89,7 +89,7 @@ struct Nothing;
 impl ExecutionSink for Nothing {
     const INSNS: bool = true;
 
-    fn insns(&mut self, _: Straight) {}
+    fn insns(&mut self, _: InstructionRun) {}
 
     fn event(&mut self, _: &Event) {}
 }
@@ -120,16 +120,16 @@ fn between_two_slices_a_stream_of_blocks_says_where_and_when_it_is() {
     ];
     for words in [0, 5_000] {
         let (mut memory, mut kept) = (vec![0; words], <Kept>::new());
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
         for (packets, ip, time, space) in slices {
             // Enough padding to read the packets without the next slice.
-            stream.decode(&[packets, &[0; 20]].concat(), &mut graph, &mut Nothing);
+            stream.decode(&[packets, &[0; 20]].concat(), &mut cache, &mut Nothing);
             assert_eq!((stream.ip(), stream.time(), stream.asid()), (ip, time, space), "{packets:x?}");
         }
         assert_eq!(stream.errors(), 0);
         assert_ne!(stream.counters(), Counters::default());
-        stream.gap(0, &mut graph, &mut Nothing);
+        stream.gap(0, &mut cache, &mut Nothing);
         assert_eq!((stream.ip(), stream.time(), stream.asid()), (None, None, Asid::default()));
     }
 }
@@ -146,11 +146,11 @@ fn the_least_memory_holds_the_most_that_must_be_kept() {
     let sections = [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: AddressSpace::Any }];
     let run = |trace: &[u8], cuts: &Cuts| {
         let (mut memory, mut kept) = ([0; 5_000], Kept::<1024>::new());
-        let mut graph = Graph::new(&mut memory);
+        let mut cache = BlockCache::new(&mut memory);
         let mut steps = super::whole::Steps::default();
         let mut stream = BlockStream::new(Image::new(&sections), config, &mut kept);
-        cuts.slices(trace, |slice| stream.decode(slice, &mut graph, &mut steps));
-        stream.finish(&mut graph, &mut steps);
+        cuts.slices(trace, |slice| stream.decode(slice, &mut cache, &mut steps));
+        stream.finish(&mut cache, &mut steps);
         steps.0
     };
     let psb = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";

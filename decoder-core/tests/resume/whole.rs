@@ -4,14 +4,14 @@ use super::cuts::Cuts;
 use pugmark_decoder_core::{
     Error,
     block::{Block, BlockDecoder},
+    block_cache::{BlockCache, ExecutionSink, InstructionRun},
     config::Config,
     event::{Counters, Event},
-    graph::{ExecutionSink, Graph, Straight},
     image::Image,
     last_ip::LastIp,
     packet::{Ip, IpPacket, Packet, PacketSink, Packets, Tnt},
-    query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, KEPT, Kept, Lost, PacketStream},
+    query::{BranchEventSink, QueryDecoder},
+    resume::{BlockStream, BranchEventStream, KEPT, Kept, Lost, PacketStream},
 };
 
 /// An item that was passed to a sink.
@@ -35,13 +35,13 @@ pub(crate) type Seen = (Vec<Step>, Counters);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Layer {
     Packets,
-    Answers,
-    /// Blocks, with a graph of this many words.
+    BranchEvents,
+    /// Blocks, with a block cache of this many words.
     Blocks(usize),
 }
 
 pub(crate) const LAYERS: [Layer; 4] =
-    [Layer::Packets, Layer::Answers, Layer::Blocks(0), Layer::Blocks(5_000)];
+    [Layer::Packets, Layer::BranchEvents, Layer::Blocks(0), Layer::Blocks(5_000)];
 
 #[derive(Default)]
 pub(crate) struct Steps(pub(crate) Vec<Step>);
@@ -69,7 +69,7 @@ impl PacketSink for Steps {
     }
 }
 
-impl AnswerSink for Steps {
+impl BranchEventSink for Steps {
     fn outcomes(&mut self, outcomes: Tnt) {
         // The number in one call may differ.
         match self.0.last_mut() {
@@ -96,7 +96,7 @@ impl ExecutionSink for Steps {
     const BLOCKS: bool = true;
     const EDGES: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.0.extend(insns.map(Step::Insn));
     }
 
@@ -131,7 +131,7 @@ impl Layer {
                 }
                 Counters::default()
             }
-            Self::Answers => {
+            Self::BranchEvents => {
                 let mut query = QueryDecoder::with_config(trace, config);
                 while query.sync_forward().is_some() {
                     let Err(error) = query.visit(&mut steps) else { break };
@@ -141,10 +141,10 @@ impl Layer {
             }
             Self::Blocks(words) => {
                 let mut memory = vec![0; words];
-                let mut graph = Graph::new(&mut memory);
+                let mut cache = BlockCache::new(&mut memory);
                 let mut decoder = BlockDecoder::with_config(trace, image, config);
                 while decoder.resync().is_some() {
-                    let Err(error) = decoder.visit(&mut graph, &mut steps) else { break };
+                    let Err(error) = decoder.visit(&mut cache, &mut steps) else { break };
                     steps.0.push(Step::Error(error));
                 }
                 decoder.counters()
@@ -165,8 +165,8 @@ impl Layer {
                 stream.finish(&mut steps);
                 (Counters::default(), stream.errors())
             }
-            Self::Answers => {
-                let mut stream = AnswerStream::new(config, &mut kept);
+            Self::BranchEvents => {
+                let mut stream = BranchEventStream::new(config, &mut kept);
                 cuts.slices(trace, |slice| stream.decode(slice, &mut steps));
                 assert_eq!(stream.offset(), trace.len() as u64);
                 stream.finish(&mut steps);
@@ -174,11 +174,11 @@ impl Layer {
             }
             Self::Blocks(words) => {
                 let mut memory = vec![0; words];
-                let mut graph = Graph::new(&mut memory);
+                let mut cache = BlockCache::new(&mut memory);
                 let mut stream = BlockStream::new(image, config, &mut kept);
-                cuts.slices(trace, |slice| stream.decode(slice, &mut graph, &mut steps));
+                cuts.slices(trace, |slice| stream.decode(slice, &mut cache, &mut steps));
                 assert_eq!(stream.offset(), trace.len() as u64);
-                stream.finish(&mut graph, &mut steps);
+                stream.finish(&mut cache, &mut steps);
                 (stream.counters(), stream.errors())
             }
         };

@@ -10,7 +10,7 @@ use crate::pmi::{Handler, Pmi};
 use crate::slot::{Slot, SlotError};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
-use pugmark_decoder_core::graph::{ExecutionSink, Graph};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept};
 
@@ -30,7 +30,7 @@ use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// use pugmark_kernel::pmi::Pmi;
 /// use pugmark_kernel::short::{FramePool, Live, ShortError};
 /// use pugmark_decoder_core::event::Event;
-/// use pugmark_decoder_core::graph::{ExecutionSink, Straight};
+/// use pugmark_decoder_core::block_cache::{ExecutionSink, InstructionRun};
 /// use pugmark_decoder_core::image::Section;
 ///
 /// const OFFSET: u64 = 0xffff_8000_0000_0000;
@@ -40,7 +40,7 @@ use pugmark_decoder_core::resume::{BlockStream, Kept};
 ///
 /// impl ExecutionSink for Count {
 ///     const INSNS: bool = true;
-///     fn insns(&mut self, insns: Straight) {
+///     fn insns(&mut self, insns: InstructionRun) {
 ///         self.0 += insns.count() as u64;
 ///     }
 ///     fn event(&mut self, _: &Event) {}
@@ -196,7 +196,7 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
             (Layout::topa(RegionSize::K4, regions), Mode::StopWhenFull { spare: regions / 2 });
         let buffer = Buffer::allocate(pool, unit.capabilities(), layout, mode)?;
         let stream = BlockStream::new(Image::new(place), config.for_decoder(unit.capabilities())?, kept);
-        let decoder = PtDecoder::new(stream, Graph::new(blocks), sink);
+        let decoder = PtDecoder::new(stream, BlockCache::new(blocks), sink);
         self.slot.start(|| PtTracer::start(unit, config, buffer, decoder))?;
         core::mem::forget(use_);
         Ok(())

@@ -7,15 +7,15 @@ mod notation;
 use super::painted::Painted;
 use notation::Scenario;
 use pugmark_decoder_core::block::Block;
+use pugmark_decoder_core::block_cache::edges::{EDGES, EdgeMap};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink, InstructionRun};
 use pugmark_decoder_core::config::{Clocks, Config};
 use pugmark_decoder_core::errata::Errata;
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
-use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::image::{Image, Section};
 use pugmark_decoder_core::packet::{Packet, PacketSink, Tnt};
-use pugmark_decoder_core::query::AnswerSink;
-use pugmark_decoder_core::resume::{AnswerStream, BlockStream, Kept, PacketStream};
+use pugmark_decoder_core::query::BranchEventSink;
+use pugmark_decoder_core::resume::{BlockStream, BranchEventStream, Kept, PacketStream};
 use pugmark_decoder_core::time::Span;
 use pugmark_kernel::drain::Sink;
 use pugmark_kernel::intel::pt::PtDecoder;
@@ -93,7 +93,7 @@ pub(crate) fn measure(cases: &[Case], kind: Kind) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Packets,
-    Answers,
+    BranchEvents,
     Insns,
     Blocks,
     Edges,
@@ -105,7 +105,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Self; 8] = [
         Self::Packets,
-        Self::Answers,
+        Self::BranchEvents,
         Self::Insns,
         Self::Blocks,
         Self::Edges,
@@ -114,7 +114,7 @@ impl Kind {
         Self::InsnsAndEdges,
     ];
 
-    fn run(self, case: &Case, graph: &mut [u32], painted: &mut Painted) {
+    fn run(self, case: &Case, cache: &mut [u32], painted: &mut Painted) {
         let mut edges = vec![0; EDGES];
         let edges = EdgeMap::<true>::new(edges.as_mut_slice().try_into().unwrap());
         let take = Take::default();
@@ -125,28 +125,28 @@ impl Kind {
                 let mut sink = OfPackets(PacketStream::new(case.config, &mut bytes), take);
                 run(case, painted, &mut sink, |sink| sink.0.finish(&mut sink.1));
             }
-            Self::Answers => {
-                let mut sink = OfAnswers(AnswerStream::new(case.config, &mut kept), take);
+            Self::BranchEvents => {
+                let mut sink = OfBranchEvents(BranchEventStream::new(case.config, &mut kept), take);
                 run(case, painted, &mut sink, |sink| sink.0.finish(&mut sink.1));
             }
-            Self::Insns => decode(case, graph, painted, take),
-            Self::Blocks => decode(case, graph, painted, Blocks(take)),
-            Self::Spans => decode(case, graph, painted, Spans(take)),
-            Self::Edges => decode(case, graph, painted, Edges(edges)),
-            Self::CountedEdges => decode(case, graph, painted, edges),
-            Self::InsnsAndEdges => decode(case, graph, painted, InsnsAndEdges(take, edges)),
+            Self::Insns => decode(case, cache, painted, take),
+            Self::Blocks => decode(case, cache, painted, Blocks(take)),
+            Self::Spans => decode(case, cache, painted, Spans(take)),
+            Self::Edges => decode(case, cache, painted, Edges(edges)),
+            Self::CountedEdges => decode(case, cache, painted, edges),
+            Self::InsnsAndEdges => decode(case, cache, painted, InsnsAndEdges(take, edges)),
         }
     }
 }
 
 /// Decodes with the driver's sink.
-fn decode<S: ExecutionSink>(case: &Case, graph: &mut [u32], painted: &mut Painted, sink: S) {
+fn decode<S: ExecutionSink>(case: &Case, cache: &mut [u32], painted: &mut Painted, sink: S) {
     let code = case.scenario.code.iter();
     let sections: Vec<Section<'_>> =
         code.map(|code| Section { base: code.base, bytes: &code.bytes, space: code.space }).collect();
     let mut kept = <Kept>::new();
     let stream = BlockStream::new(Image::new(&sections), case.config, &mut kept);
-    let mut decoder = PtDecoder::new(stream, Graph::new(graph), sink);
+    let mut decoder = PtDecoder::new(stream, BlockCache::new(cache), sink);
     run(case, painted, &mut decoder, PtDecoder::finish);
 }
 
@@ -168,7 +168,7 @@ struct Take(u64);
 
 impl ExecutionSink for Take {
     const INSNS: bool = true;
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.0 = insns.fold(self.0, u64::wrapping_add);
     }
     fn event(&mut self, _: &Event) {}
@@ -180,7 +180,7 @@ impl PacketSink for Take {
     }
 }
 
-impl AnswerSink for Take {
+impl BranchEventSink for Take {
     fn outcomes(&mut self, outcomes: Tnt) {
         self.0 += u64::from(outcomes.len);
     }
@@ -229,7 +229,7 @@ struct InsnsAndEdges<'m>(Take, EdgeMap<'m, true>);
 impl ExecutionSink for InsnsAndEdges<'_> {
     const INSNS: bool = true;
     const EDGES: bool = true;
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.0.insns(insns);
     }
     fn edge(&mut self, edge: u16) {
@@ -253,9 +253,9 @@ impl Sink for OfPackets<'_> {
 }
 
 /// A sink that reads outcomes, targets and events in the handler.
-struct OfAnswers<'m>(AnswerStream<'static, 'm>, Take);
+struct OfBranchEvents<'m>(BranchEventStream<'static, 'm>, Take);
 
-impl Sink for OfAnswers<'_> {
+impl Sink for OfBranchEvents<'_> {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
         self.0.decode(bytes, &mut self.1);
         bytes.len()

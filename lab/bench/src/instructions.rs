@@ -5,15 +5,15 @@
 //! blocks are cached.
 
 use super::{
-    layers::{self, GRAPH_WORDS},
+    layers::{self, CACHE_WORDS},
     load::Load,
     record,
 };
 use anyhow::{Context, Result, ensure};
 use pugmark_decoder_core::{
     block::Block,
+    block_cache::{BlockCache, ExecutionSink, edges::EDGES},
     event::Event,
-    graph::{ExecutionSink, Graph, edges::EDGES},
     image::Image,
 };
 use std::{hint::black_box, process::Command};
@@ -28,7 +28,7 @@ const RECORDINGS: [&str; 2] = ["python3", "python3-timing"];
 struct CountedLayer {
     name: &'static str,
     item: &'static str,
-    decode: fn(&[u8], Image<'_>, &mut Graph<'_>, &mut [u8; EDGES]) -> u64,
+    decode: fn(&[u8], Image<'_>, &mut BlockCache<'_>, &mut [u8; EDGES]) -> u64,
 }
 
 const LAYERS: [CountedLayer; 6] = [
@@ -46,25 +46,25 @@ const LAYERS: [CountedLayer; 6] = [
     CountedLayer {
         name: "insns",
         item: "an instruction",
-        decode: |trace, image, graph, _| layers::insns(trace, image, graph).count,
+        decode: |trace, image, cache, _| layers::insns(trace, image, cache).count,
     },
     CountedLayer {
         name: "blocks",
         item: "a block",
-        decode: |trace, image, graph, _| {
+        decode: |trace, image, cache, _| {
             let mut blocks = BlockCount(0);
-            layers::visit(trace, image, graph, &mut blocks);
+            layers::visit(trace, image, cache, &mut blocks);
             blocks.0
         },
     },
     CountedLayer {
         name: "edges",
         item: "an edge",
-        decode: |trace, image, graph, map| layers::edges(trace, image, graph, map).count,
+        decode: |trace, image, cache, map| layers::edges(trace, image, cache, map).count,
     },
 ];
 
-/// A sink that counts blocks as they are in the graph.
+/// A sink that counts blocks as they are in the block cache.
 struct BlockCount(u64);
 
 impl ExecutionSink for BlockCount {
@@ -124,9 +124,9 @@ pub(super) fn decode_in_callgrind(what: &str) -> Result<()> {
 fn decode(load: &Load, layer: &CountedLayer, times: u32) -> u64 {
     let trace = load.trace.get(..BYTES).unwrap_or(&load.trace);
     let sections = load.sections();
-    let (mut memory, mut map) = (vec![0; GRAPH_WORDS], Box::new([0; EDGES]));
-    let mut graph = Graph::new(&mut memory);
-    (0..times).fold(0, |_, _| (layer.decode)(black_box(trace), Image::new(&sections), &mut graph, &mut map))
+    let (mut memory, mut map) = (vec![0; CACHE_WORDS], Box::new([0; EDGES]));
+    let mut cache = BlockCache::new(&mut memory);
+    (0..times).fold(0, |_, _| (layer.decode)(black_box(trace), Image::new(&sections), &mut cache, &mut map))
 }
 
 /// Returns the number of machine instructions of this program when it decodes that many times.

@@ -10,24 +10,24 @@ use anyhow::{Result, ensure};
 use pugmark_decoder_core::{
     Error,
     block::{Block, BlockDecoder},
+    block_cache::{
+        BlockCache, ExecutionSink, InstructionRun, WORDS_PER_BLOCK,
+        edges::{EDGES, EdgeMap},
+    },
     config::Config,
     errata::{Cpu, Errata},
     event::{Event, EventDecoder},
-    graph::{
-        ExecutionSink, Graph, Straight, WORDS_PER_BLOCK,
-        edges::{EDGES, EdgeMap},
-    },
     image::Image,
     last_ip::LastIp,
     packet::{self, Cyc, Ip, IpPacket, Mtc, Packet, Packets, Tnt, Tsc},
-    query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, Kept},
+    query::{BranchEventSink, QueryDecoder},
+    resume::{BlockStream, BranchEventStream, Kept},
 };
 use pugmark_harness::libipt_speed::{Libipt, LibiptImage, TimedDecode};
 use std::{hint::black_box, time::Duration};
 
-/// The memory of the graph of blocks, in 32-bit words.
-pub(super) const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
+/// The memory of the block cache of blocks, in 32-bit words.
+pub(super) const CACHE_WORDS: usize = WORDS_PER_BLOCK << 16;
 
 /// The configuration of our decoder: with the processor's errata, as `pugmark` sets them, because their workarounds
 /// cost time. The recordings are of the recorder's usual processor, a Skylake. The other decoders get no configuration.
@@ -139,9 +139,9 @@ fn slice_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
 fn insn_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     let their_image = their_image(setup)?;
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    let mut contenders = vec![own(|| insns(trace, setup.image, &mut graph))];
+    let mut memory = vec![0; CACHE_WORDS];
+    let mut cache = BlockCache::new(&mut memory);
+    let mut contenders = vec![own(|| insns(trace, setup.image, &mut cache))];
     contenders.extend(their_image.as_ref().map(|image| libipt(|| image.insns(trace).ok())));
     Ok(race(contenders, least))
 }
@@ -149,8 +149,8 @@ fn insn_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
 fn insn_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     let mut contenders = vec![own(|| {
-        let mut memory = vec![0; GRAPH_WORDS];
-        insns(trace, setup.image, &mut Graph::new(&mut memory))
+        let mut memory = vec![0; CACHE_WORDS];
+        insns(trace, setup.image, &mut BlockCache::new(&mut memory))
     })];
     let run = |library: &Libipt| library.image(&setup.load.files).ok()?.insns(trace).ok();
     contenders.extend(setup.libipt.map(|library| libipt(move || run(library))));
@@ -160,9 +160,9 @@ fn insn_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
 fn block_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     let their_image = their_image(setup)?;
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    let mut contenders = vec![own(|| blocks(trace, setup.image, &mut graph))];
+    let mut memory = vec![0; CACHE_WORDS];
+    let mut cache = BlockCache::new(&mut memory);
+    let mut contenders = vec![own(|| blocks(trace, setup.image, &mut cache))];
     contenders.extend(their_image.as_ref().map(|image| libipt(|| their_blocks(image, trace))));
     Ok(race(contenders, least))
 }
@@ -170,8 +170,8 @@ fn block_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
 fn block_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     let mut contenders = vec![own(|| {
-        let mut memory = vec![0; GRAPH_WORDS];
-        blocks(trace, setup.image, &mut Graph::new(&mut memory))
+        let mut memory = vec![0; CACHE_WORDS];
+        blocks(trace, setup.image, &mut BlockCache::new(&mut memory))
     })];
     let run = |library: &Libipt| their_blocks(&library.image(&setup.load.files).ok()?, trace);
     contenders.extend(setup.libipt.map(|library| libipt(move || run(library))));
@@ -180,8 +180,8 @@ fn block_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
 
 fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
+    let mut memory = vec![0; CACHE_WORDS];
+    let mut cache = BlockCache::new(&mut memory);
     let mut map = Box::new([0; EDGES]);
     if let Some(image) = their_image(setup)? {
         // libipt has no edges, and the other decoders define them differently. So they are derived from libipt's
@@ -190,10 +190,10 @@ fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
         let mut their_edges = EdgeMap::<false>::new(&mut theirs);
         image.edges(trace, |edge| their_edges.edge(edge))?;
         let their_count = their_edges.taken();
-        // In the second round the graph has all blocks.
+        // In the second round the block cache has all blocks.
         for _ in 0..2 {
             map.fill(0);
-            let count = edges(trace, setup.image, &mut graph, &mut map).count;
+            let count = edges(trace, setup.image, &mut cache, &mut map).count;
             ensure!(
                 (count, &map) == (their_count, &theirs),
                 "{}, edges: {count} edges, or their counts, are not the {their_count} in libipt's instructions",
@@ -201,7 +201,7 @@ fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
             );
         }
     }
-    let mut contenders = vec![own(|| edges(trace, setup.image, &mut graph, &mut map))];
+    let mut contenders = vec![own(|| edges(trace, setup.image, &mut cache, &mut map))];
     for (name, which) in EDGE_PEERS {
         contenders.extend(setup.peers.map(|peers| {
             let mut edges = peers.edges(which, setup.load);
@@ -216,8 +216,8 @@ fn edge_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let trace = &setup.load.trace[..];
     let mut map = Box::new([0; EDGES]);
     let mut contenders = vec![own(|| {
-        let mut memory = vec![0; GRAPH_WORDS];
-        edges(trace, setup.image, &mut Graph::new(&mut memory), &mut map)
+        let mut memory = vec![0; CACHE_WORDS];
+        edges(trace, setup.image, &mut BlockCache::new(&mut memory), &mut map)
     })];
     for (name, which) in EDGE_PEERS {
         contenders.extend(setup.peers.map(|peers| {
@@ -303,7 +303,7 @@ fn events(trace: &[u8]) -> TimedDecode {
 #[derive(Default)]
 struct Summed(TimedDecode);
 
-impl AnswerSink for Summed {
+impl BranchEventSink for Summed {
     fn outcomes(&mut self, outcomes: Tnt) {
         outcomes.outcomes().for_each(|taken| self.0.add(taken.into()));
     }
@@ -317,9 +317,9 @@ impl AnswerSink for Summed {
 
 /// A sink that takes every outcome separately, and every target.
 #[derive(Default)]
-struct EachAnswer(TimedDecode);
+struct EachBranchEvent(TimedDecode);
 
-impl AnswerSink for EachAnswer {
+impl BranchEventSink for EachBranchEvent {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         outcomes.outcomes().for_each(|taken| {
@@ -342,7 +342,7 @@ impl AnswerSink for EachAnswer {
 #[derive(Default)]
 struct Slices(TimedDecode);
 
-impl AnswerSink for Slices {
+impl BranchEventSink for Slices {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         self.0.count += u64::from(outcomes.len);
@@ -368,7 +368,7 @@ fn answers(trace: &[u8]) -> TimedDecode {
 }
 
 pub(super) fn query(trace: &[u8]) -> TimedDecode {
-    let (mut decoder, mut answers) = (QueryDecoder::with_config(trace, CONFIG), EachAnswer::default());
+    let (mut decoder, mut answers) = (QueryDecoder::with_config(trace, CONFIG), EachBranchEvent::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
     }
@@ -385,8 +385,8 @@ pub(super) fn query_slices(trace: &[u8]) -> TimedDecode {
 
 /// Returns the same as [`query`] from slices of `slice` bytes.
 pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
-    let (mut answers, mut kept) = (EachAnswer::default(), <Kept>::new());
-    let mut stream = AnswerStream::new(CONFIG, &mut kept);
+    let (mut answers, mut kept) = (EachBranchEvent::default(), <Kept>::new());
+    let mut stream = BranchEventStream::new(CONFIG, &mut kept);
     for slice in trace.chunks(slice) {
         stream.decode(slice, &mut answers);
     }
@@ -402,7 +402,7 @@ impl ExecutionSink for Insns {
     const INSNS: bool = true;
 
     #[inline]
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         insns.for_each(|ip| self.0.add(ip));
     }
 
@@ -411,9 +411,9 @@ impl ExecutionSink for Insns {
     }
 }
 
-pub(super) fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
+pub(super) fn insns(trace: &[u8], image: Image<'_>, cache: &mut BlockCache<'_>) -> TimedDecode {
     let mut insns = Insns::default();
-    visit(trace, image, graph, &mut insns);
+    visit(trace, image, cache, &mut insns);
     insns.0
 }
 
@@ -435,9 +435,9 @@ impl ExecutionSink for Blocks {
     }
 }
 
-pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
+pub(super) fn blocks(trace: &[u8], image: Image<'_>, cache: &mut BlockCache<'_>) -> TimedDecode {
     let mut blocks = Blocks::default();
-    visit(trace, image, graph, &mut blocks);
+    visit(trace, image, cache, &mut blocks);
     blocks.0
 }
 
@@ -445,32 +445,37 @@ pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> T
 pub(super) fn blocks_of_slices(
     trace: &[u8],
     image: Image<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
     slice: usize,
 ) -> TimedDecode {
     let (mut blocks, mut kept) = (Blocks::default(), <Kept>::new());
     let mut stream = BlockStream::new(image, CONFIG, &mut kept);
     for slice in trace.chunks(slice) {
-        stream.decode(slice, graph, &mut blocks);
+        stream.decode(slice, cache, &mut blocks);
     }
-    stream.finish(graph, &mut blocks);
+    stream.finish(cache, &mut blocks);
     blocks.0
 }
 
 pub(super) fn edges(
     trace: &[u8],
     image: Image<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
     map: &mut [u8; EDGES],
 ) -> TimedDecode {
     let mut edges = EdgeMap::<false>::new(map);
-    visit(trace, image, graph, &mut edges);
+    visit(trace, image, cache, &mut edges);
     TimedDecode { count: edges.taken(), sum: 0 }
 }
 
-pub(super) fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
+pub(super) fn visit(
+    trace: &[u8],
+    image: Image<'_>,
+    cache: &mut BlockCache<'_>,
+    sink: &mut impl ExecutionSink,
+) {
     let mut decoder = BlockDecoder::with_config(trace, image, CONFIG);
     while decoder.resync().is_some() {
-        let _: Result<(), Error> = decoder.visit(graph, sink);
+        let _: Result<(), Error> = decoder.visit(cache, sink);
     }
 }

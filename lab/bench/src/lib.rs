@@ -210,8 +210,8 @@ fn plots(report: &Report, loads: &[Load], folder: &Path) -> Result<()> {
     };
     draw("length.svg", "the length of the trace", "kilobytes of trace", scaling::by_length)?;
     draw("image.svg", "the size of the image", "sections of the image", scaling::by_image)?;
-    let graph = format!("the size of the graph ({} bytes a block)", report::BYTES_PER_BLOCK);
-    draw("cache.svg", &graph, "blocks that have room", scaling::by_cache)?;
+    let cache = format!("the size of the cache ({} bytes a block)", report::BYTES_PER_BLOCK);
+    draw("cache.svg", &cache, "blocks that have room", scaling::by_cache)?;
     draw("slices.svg", "the size of the slices that a trace comes in", "bytes a slice", scaling::by_slice)?;
     println!("plots: {}", folder.display());
     Ok(())

@@ -2,7 +2,7 @@
 
 use super::{load::Load, plot, race::Speed};
 use anyhow::Result;
-use pugmark_decoder_core::graph::WORDS_PER_BLOCK;
+use pugmark_decoder_core::block_cache::WORDS_PER_BLOCK;
 use serde_json::{Value, json};
 use std::{
     fmt::{self, Display, Formatter},
@@ -10,7 +10,7 @@ use std::{
     time::SystemTime,
 };
 
-/// The memory that the graph needs for each block.
+/// The memory that the block cache needs for each block.
 pub(super) const BYTES_PER_BLOCK: usize = 4 * WORDS_PER_BLOCK;
 
 /// The decoders at one layer of one trace; ours comes first.

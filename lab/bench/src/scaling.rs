@@ -2,11 +2,11 @@
 
 use super::{
     clock::thread_time,
-    layers::{GRAPH_WORDS, blocks, blocks_of_slices, query, query_of_slices},
+    layers::{CACHE_WORDS, blocks, blocks_of_slices, query, query_of_slices},
     load::Load,
 };
 use pugmark_decoder_core::{
-    graph::{Graph, WORDS_PER_BLOCK},
+    block_cache::{BlockCache, WORDS_PER_BLOCK},
     image::{AddressSpace, Image, Section},
 };
 use pugmark_harness::libipt_speed::TimedDecode;
@@ -40,14 +40,14 @@ fn measure(name: String, along: &[f64], mut run: impl FnMut(usize) -> TimedDecod
 pub(super) fn by_length(load: &Load) -> Vec<Curve> {
     let sections = load.sections();
     let image = Image::new(&sections);
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    blocks(&load.trace, image, &mut graph);
+    let mut memory = vec![0; CACHE_WORDS];
+    let mut cache = BlockCache::new(&mut memory);
+    blocks(&load.trace, image, &mut cache);
     let part = |number: usize| &load.trace[..load.trace.len() * (number + 1) / 8];
     let kilobytes: Vec<f64> = (0..8).map(|number| part(number).len() as f64 / 1e3).collect();
     vec![
         measure(format!("{} blocks", load.name), &kilobytes, |number| {
-            blocks(part(number), image, &mut graph)
+            blocks(part(number), image, &mut cache)
         }),
         measure(format!("{} query", load.name), &kilobytes, |number| query(part(number))),
     ]
@@ -68,10 +68,10 @@ pub(super) fn by_image(load: &Load) -> Vec<Curve> {
         sections
     };
     let images = [0, 16, 64, 256, 1024, 4096].map(with_more);
-    let mut memory = vec![0; GRAPH_WORDS];
+    let mut memory = vec![0; CACHE_WORDS];
     let numbers = images.each_ref().map(|sections| sections.len() as f64);
     vec![measure(format!("{} blocks, cold", load.name), &numbers, |number| {
-        blocks(&load.trace, Image::new(&images[number]), &mut Graph::new(&mut memory))
+        blocks(&load.trace, Image::new(&images[number]), &mut BlockCache::new(&mut memory))
     })]
 }
 
@@ -81,9 +81,9 @@ pub(super) fn by_cache(load: &Load) -> Vec<Curve> {
     let image = Image::new(&sections);
     let rooms = [10, 11, 12, 13, 14, 15, 16].map(|shift| 1_usize << shift);
     let mut memories = rooms.map(|room| vec![0; WORDS_PER_BLOCK * room]);
-    let mut graphs = memories.each_mut().map(|memory| Graph::new(memory));
+    let mut caches = memories.each_mut().map(|memory| BlockCache::new(memory));
     vec![measure(format!("{} blocks", load.name), &rooms.map(|room| room as f64), |number| {
-        blocks(&load.trace, image, &mut graphs[number])
+        blocks(&load.trace, image, &mut caches[number])
     })]
 }
 
@@ -91,16 +91,16 @@ pub(super) fn by_cache(load: &Load) -> Vec<Curve> {
 pub(super) fn by_slice(load: &Load) -> Vec<Curve> {
     let sections = load.sections();
     let image = Image::new(&sections);
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    let expected = blocks(&load.trace, image, &mut graph).count;
+    let mut memory = vec![0; CACHE_WORDS];
+    let mut cache = BlockCache::new(&mut memory);
+    let expected = blocks(&load.trace, image, &mut cache).count;
     let whole = load.trace.len();
     let sizes = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, whole];
     let along = sizes.map(|size| size as f64);
     let of_blocks = measure(format!("{} blocks", load.name), &along, |number| match sizes[number] {
-        size if size == whole => blocks(&load.trace, image, &mut graph),
+        size if size == whole => blocks(&load.trace, image, &mut cache),
         size => {
-            let found = blocks_of_slices(&load.trace, image, &mut graph, size);
+            let found = blocks_of_slices(&load.trace, image, &mut cache, size);
             assert_eq!(found.count, expected, "{} in slices of {size} bytes", load.name);
             found
         }

@@ -5,12 +5,12 @@ use alloc::vec;
 use core::fmt;
 use core::hint::black_box;
 use pugmark_decoder_core::block::Block;
+use pugmark_decoder_core::block_cache::edges::{EDGES, EdgeMap};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink, InstructionRun};
 use pugmark_decoder_core::calls::Calls;
 use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::flow::InsnDecoder;
-use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
-use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept};
@@ -55,7 +55,7 @@ impl fmt::Display for CostLine {
 /// Bytes that a sink receives at a time.
 const SLICE: usize = 4096;
 /// Words of memory for the decoder's known code.
-const GRAPH: usize = 1 << 17;
+const CACHE: usize = 1 << 17;
 /// Number of times that each sink receives the trace. The first run includes decoding the code.
 const RUNS: usize = 4;
 
@@ -73,9 +73,9 @@ pub fn costs(trace: &[u8], code: &[Section<'_>], clock: impl Fn() -> u64) -> [Co
         Cost { sink, ticks, found }
     };
     let mut edges: Box<[u8; EDGES]> = Box::new([0; EDGES]);
-    let mut graphs: [_; 4] = core::array::from_fn(|_| vec![0_u32; GRAPH]);
+    let mut caches: [_; 4] = core::array::from_fn(|_| vec![0_u32; CACHE]);
     let [ref mut first, ref mut second, ref mut third, ref mut fourth] =
-        graphs.each_mut().map(|memory| Graph::new(memory));
+        caches.each_mut().map(|memory| BlockCache::new(memory));
     [
         measure("relay", &mut || relayed(trace)),
         measure("edges", &mut || {
@@ -115,13 +115,13 @@ fn relayed(trace: &[u8]) -> u64 {
 }
 
 /// Decodes the trace slice by slice, as the driver's decoder does in a PMI handler.
-fn decoded<S: ExecutionSink>(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: S) -> S {
+fn decoded<S: ExecutionSink>(trace: &[u8], image: Image<'_>, cache: &mut BlockCache<'_>, sink: S) -> S {
     let (mut kept, mut sink) = (Box::new(<Kept>::new()), sink);
     let mut stream = BlockStream::new(image, Config::default(), &mut kept);
     for slice in trace.chunks(SLICE) {
-        stream.decode(slice, graph, &mut sink);
+        stream.decode(slice, cache, &mut sink);
     }
-    stream.finish(graph, &mut sink);
+    stream.finish(cache, &mut sink);
     sink
 }
 
@@ -142,7 +142,7 @@ struct Instructions(AddressHash);
 impl ExecutionSink for Instructions {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         insns.for_each(|ip| self.0.add(ip));
     }
     fn event(&mut self, _: &Event) {}
@@ -163,7 +163,7 @@ struct NewestBranches {
 impl ExecutionSink for NewestBranches {
     const INSNS: bool = true;
 
-    fn insns(&mut self, mut insns: Straight) {
+    fn insns(&mut self, mut insns: InstructionRun) {
         while let Some(ip) = insns.next() {
             if self.next.is_some_and(|next| next != ip) {
                 self.last[(self.branches % LAST) as usize] = (self.from, ip);

@@ -152,7 +152,7 @@ impl Libipt {
         // SAFETY: the decoder is allocated.
         while let mut status @ 0.. = unsafe { (self.0.pt_qry_sync_forward)(decoder, &raw mut ip) } {
             while status >= 0 {
-                status = self.next_answer(decoder, status, &mut decoded);
+                status = self.next_branch_event(decoder, status, &mut decoded);
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
@@ -161,7 +161,7 @@ impl Libipt {
     }
 
     #[inline]
-    fn next_answer(&self, decoder: Handle, status: c_int, decoded: &mut TimedDecode) -> c_int {
+    fn next_branch_event(&self, decoder: Handle, status: c_int, decoded: &mut TimedDecode) -> c_int {
         if status & STATUS_EVENT_PENDING != 0 {
             let mut event = PtEvent::NONE;
             // SAFETY: the decoder is allocated, and the event has the given size.

@@ -8,7 +8,7 @@
 use super::{
     code::TracedCode,
     decode::{self, Layer, hash_text},
-    layers::GRAPH_WORDS,
+    layers::CACHE_WORDS,
     loaded::LoadedSession,
     options::{Input, LayerOptions},
     progress::{Progress, Size},
@@ -21,16 +21,16 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
     block::Block,
-    config::Config,
-    event::Event,
-    graph::{
-        ExecutionSink, Graph, Straight,
+    block_cache::{
+        BlockCache, ExecutionSink, InstructionRun,
         edges::{EDGES, EdgeMap},
     },
+    config::Config,
+    event::Event,
     hash::AddressHash,
     image::{Image, Section},
     packet::{self, Ip, IpPacket, Packet, Tnt},
-    query::AnswerSink,
+    query::BranchEventSink,
 };
 use serde::Serialize;
 use std::{
@@ -151,7 +151,7 @@ pub fn measure(
 ) -> Result<Speed> {
     let BenchTrace { trace, code, config } = *traced;
     let sections = code.sections();
-    let mut memory: Vec<_> = (0..threads.get()).map(|_| vec![0; GRAPH_WORDS]).collect();
+    let mut memory: Vec<_> = (0..threads.get()).map(|_| vec![0; CACHE_WORDS]).collect();
     let mut workers: Vec<_> = memory.iter_mut().map(|memory| Worker::new(memory)).collect();
     let alone = [TraceSegment { bytes: trace, lead: &[], offset: 0 }];
     let count = once(&alone, &mut workers[..1], &sections, config, layer);
@@ -193,7 +193,7 @@ pub fn measure(
 
 /// The state that a thread keeps from run to run.
 struct Worker<'m> {
-    graph: Graph<'m>,
+    cache: BlockCache<'m>,
     /// The edges of segments, and those of their leads.
     edges: Box<[u8; EDGES]>,
     lead_edges: Box<[u8; EDGES]>,
@@ -202,7 +202,7 @@ struct Worker<'m> {
 impl<'m> Worker<'m> {
     fn new(memory: &'m mut [u32]) -> Self {
         let none = || Box::new([0; EDGES]);
-        Self { graph: Graph::new(memory), edges: none(), lead_edges: none() }
+        Self { cache: BlockCache::new(memory), edges: none(), lead_edges: none() }
     }
 }
 
@@ -234,11 +234,11 @@ fn once(
 ) -> u64 {
     let counts = each(segments, workers, |worker, segment| {
         let image = Image::new(sections);
-        let Worker { graph, edges, lead_edges } = worker;
-        let count = count(segment.bytes, image, config, layer, (graph, edges));
+        let Worker { cache, edges, lead_edges } = worker;
+        let count = count(segment.bytes, image, config, layer, (cache, edges));
         let lead = match segment.lead {
             [] => 0,
-            lead => self::count(lead, image, config, layer, (graph, lead_edges)),
+            lead => self::count(lead, image, config, layer, (cache, lead_edges)),
         };
         count - lead
     });
@@ -251,7 +251,7 @@ fn count(
     image: Image<'_>,
     config: Config<'_>,
     layer: Layer,
-    (graph, edges): (&mut Graph<'_>, &mut [u8; EDGES]),
+    (cache, edges): (&mut BlockCache<'_>, &mut [u8; EDGES]),
 ) -> u64 {
     let mut counted = Counted::default();
     match layer {
@@ -261,15 +261,15 @@ fn count(
             counted.0 += 1;
         })),
         Layer::Query => drop(layers::answers(trace, config, &mut counted)),
-        Layer::Insns => layers::blocks(trace, image, config, graph, &mut counted),
+        Layer::Insns => layers::blocks(trace, image, config, cache, &mut counted),
         Layer::Blocks => {
             let mut blocks = CountedBlocks::default();
-            layers::blocks(trace, image, config, graph, &mut blocks);
+            layers::blocks(trace, image, config, cache, &mut blocks);
             return blocks.0;
         }
         Layer::Edges => {
             let mut map = EdgeMap::<false>::new(edges);
-            layers::blocks(trace, image, config, graph, &mut map);
+            layers::blocks(trace, image, config, cache, &mut map);
             return map.taken();
         }
     }
@@ -304,7 +304,7 @@ impl packet::PacketSink for Counted {
     }
 }
 
-impl AnswerSink for Counted {
+impl BranchEventSink for Counted {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         outcomes.outcomes().for_each(|taken| {
@@ -329,7 +329,7 @@ impl ExecutionSink for Counted {
     const INSNS: bool = true;
 
     #[inline]
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         for ip in insns {
             black_box(ip);
             self.0 += 1;

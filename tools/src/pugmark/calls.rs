@@ -6,7 +6,7 @@ use super::{
     progress::Progress,
     recording::Traced,
     verdict::Verdict,
-    walk::{Happening, Time},
+    visitors::{CallEvent, Time},
 };
 use crate::output;
 use crate::symbols::TracedSymbols;
@@ -90,7 +90,7 @@ impl CallsOptions {
         let found = RefCell::new(vec![]);
         let visitor = |names: &'_ Rc<TracedSymbols>| {
             let (names, found) = (names.clone(), &found);
-            move |time: Time, what: Happening| {
+            move |time: Time, what: CallEvent| {
                 found.borrow_mut().extend(made_call(&self.of, &names, before, time, &what))
             }
         };
@@ -107,9 +107,9 @@ fn made_call(
     names: &TracedSymbols,
     before: u64,
     time: Time,
-    what: &Happening,
+    what: &CallEvent,
 ) -> Option<MadeCall> {
-    let &Happening::Enter { from: Some(from), to } = what else { return None };
+    let &CallEvent::Enter { from: Some(from), to } = what else { return None };
     let is_of = names.function(from).is_some_and(|(name, _)| name == function);
     is_of.then(|| MadeCall { at: before + time.insns, name: names.place(to) })
 }

@@ -7,7 +7,7 @@ use super::{
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    walk::{Happening, Time, TraceClock},
+    visitors::{CallEvent, Time, TraceClock},
 };
 use crate::output;
 use crate::session::SliceSink;
@@ -15,8 +15,8 @@ use crate::symbols::TracedSymbols;
 use anyhow::{Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
+    block_cache::{ExecutionSink, InstructionRun},
     event::Event,
-    graph::{ExecutionSink, Straight},
     hash::AddressHash,
 };
 use rustc_hash::FxHashMap;
@@ -273,7 +273,7 @@ impl SliceSink for RunInsns<'_> {
 impl ExecutionSink for RunInsns<'_> {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         insns.for_each(|ip| self.insn(ip));
     }
 
@@ -318,13 +318,13 @@ impl LoadedRun {
     /// Returns the calls that have not returned after the first `insns` instructions, the innermost first.
     fn callers(&self, insns: u64, progress: &mut Progress) -> Vec<String> {
         let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
-        let visitor = |time: Time, what: Happening| {
+        let visitor = |time: Time, what: CallEvent| {
             // Calls and returns at the first instruction that differs are not common to both runs.
             over |= time.insns >= insns;
             match what {
                 _ if over => {}
-                Happening::Enter { from, .. } | Happening::Again { from, .. } => open.push(from),
-                Happening::Leave | Happening::Back => drop(open.pop()),
+                CallEvent::Enter { from, .. } | CallEvent::Again { from, .. } => open.push(from),
+                CallEvent::Leave | CallEvent::Back => drop(open.pop()),
                 _ => {}
             }
         };

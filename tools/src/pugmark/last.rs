@@ -7,7 +7,7 @@ use super::{
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    walk::{Happening, Time},
+    visitors::{CallEvent, Time},
 };
 use crate::output;
 use crate::symbols::TracedSymbols;
@@ -50,9 +50,9 @@ struct Last {
     end: Option<u64>,
     /// True if the trace has ended: nothing more is added.
     is_over: bool,
-    kept: VecDeque<(Time, usize, Happening)>,
+    kept: VecDeque<(Time, usize, CallEvent)>,
     /// The events that were kept when the function was entered last.
-    found: Option<VecDeque<(Time, usize, Happening)>>,
+    found: Option<VecDeque<(Time, usize, CallEvent)>>,
 }
 
 impl Last {
@@ -68,22 +68,22 @@ impl Last {
         }
     }
 
-    fn add(&mut self, time: Time, what: Happening, is_before: impl Fn(u64) -> bool) {
+    fn add(&mut self, time: Time, what: CallEvent, is_before: impl Fn(u64) -> bool) {
         if self.is_over {
             return;
         }
-        let stops = matches!(what, Happening::Enter { from: Some(_), to } if is_before(to));
+        let stops = matches!(what, CallEvent::Enter { from: Some(_), to } if is_before(to));
         let depth = self.depth;
         match what {
-            Happening::Enter { from, to } | Happening::Again { from, to } => {
+            CallEvent::Enter { from, to } | CallEvent::Again { from, to } => {
                 self.depth += 1;
                 self.frames.push((from, to));
             }
-            Happening::Leave | Happening::Back => {
+            CallEvent::Leave | CallEvent::Back => {
                 self.depth = self.depth.saturating_sub(1);
                 self.frames.pop();
             }
-            Happening::End(at) => {
+            CallEvent::End(at) => {
                 (self.end, self.is_over) = (at, true);
                 return;
             }
@@ -134,7 +134,7 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
             for (number, place) in end.iter().enumerate() {
                 text += &format!("{}{place}\n", if number == 0 { "it ended at " } else { "  called at " });
             }
-            let entry = |(time, depth, what): &(Time, usize, Happening)| {
+            let entry = |(time, depth, what): &(Time, usize, CallEvent)| {
                 let what = line(&names, what);
                 json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
             };
@@ -164,7 +164,7 @@ impl LastOptions {
         let mut lasts: Vec<_> = named.names.iter().map(|_| Last::new(self.n)).collect();
         let visitor = |(last, names): (_, &Rc<TracedSymbols>)| {
             let (last, names): (&mut Last, _) = (last, names.clone());
-            move |time: Time, what: Happening| {
+            move |time: Time, what: CallEvent| {
                 let begins = |to, name| names.function(to) == Some((name, 0));
                 let is_before = |to| self.before.as_deref().is_some_and(|name| begins(to, name));
                 last.add(time, what, is_before);
@@ -192,20 +192,20 @@ struct LastOfLane {
 }
 
 /// Describes an event in words.
-fn line(names: &TracedSymbols, what: &Happening) -> String {
+fn line(names: &TracedSymbols, what: &CallEvent) -> String {
     match what {
-        Happening::Enter { from: Some(from), to } => {
+        CallEvent::Enter { from: Some(from), to } => {
             format!("{} -> {}", place(names, *from), place(names, *to))
         }
-        Happening::Enter { from: None, to } => format!("in {}", place(names, *to)),
-        Happening::Again { to, .. } => format!("in {} again", names.name(*to)),
-        Happening::Leave => "return".into(),
-        Happening::Back => "jump back".into(),
-        Happening::Off => "(not traced)".into(),
-        Happening::On => "(traced again)".into(),
-        Happening::Loss(why) => format!("LOST: {why}"),
-        Happening::Mark(_, text) => text.clone(),
-        Happening::End(_) => "the end".into(),
+        CallEvent::Enter { from: None, to } => format!("in {}", place(names, *to)),
+        CallEvent::Again { to, .. } => format!("in {} again", names.name(*to)),
+        CallEvent::Leave => "return".into(),
+        CallEvent::Back => "jump back".into(),
+        CallEvent::Off => "(not traced)".into(),
+        CallEvent::On => "(traced again)".into(),
+        CallEvent::Loss(why) => format!("LOST: {why}"),
+        CallEvent::Mark(_, text) => text.clone(),
+        CallEvent::End(_) => "the end".into(),
     }
 }
 
@@ -218,11 +218,11 @@ fn place(names: &TracedSymbols, ip: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pugmark::walk::MarkKind;
+    use crate::pugmark::visitors::MarkKind;
 
-    fn calls(last: &VecDeque<(Time, usize, Happening)>) -> Vec<(usize, u64)> {
-        let call = |(_, depth, what): &(Time, usize, Happening)| match what {
-            Happening::Enter { to, .. } => (*depth, *to),
+    fn calls(last: &VecDeque<(Time, usize, CallEvent)>) -> Vec<(usize, u64)> {
+        let call = |(_, depth, what): &(Time, usize, CallEvent)| match what {
+            CallEvent::Enter { to, .. } => (*depth, *to),
             _ => (*depth, 0),
         };
         last.iter().map(call).collect()
@@ -232,17 +232,17 @@ mod tests {
     fn a_line_says_what_happened_with_the_names_of_functions() {
         let names = TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[]);
         for (what, expected) in [
-            (Happening::Enter { from: Some(0x1004), to: 0x1020 }, "a+0x4 -> b"),
-            (Happening::Enter { from: Some(0x900), to: 0x1021 }, "0x900 -> b+0x1"),
-            (Happening::Enter { from: None, to: 0x1000 }, "in a"),
-            (Happening::Again { from: Some(0x1004), to: 0x1021 }, "in b again"),
-            (Happening::Leave, "return"),
-            (Happening::Back, "jump back"),
-            (Happening::Off, "(not traced)"),
-            (Happening::On, "(traced again)"),
-            (Happening::Loss("full".into()), "LOST: full"),
-            (Happening::Mark(MarkKind::Power, "a mark".into()), "a mark"),
-            (Happening::End(Some(0x1004)), "the end"),
+            (CallEvent::Enter { from: Some(0x1004), to: 0x1020 }, "a+0x4 -> b"),
+            (CallEvent::Enter { from: Some(0x900), to: 0x1021 }, "0x900 -> b+0x1"),
+            (CallEvent::Enter { from: None, to: 0x1000 }, "in a"),
+            (CallEvent::Again { from: Some(0x1004), to: 0x1021 }, "in b again"),
+            (CallEvent::Leave, "return"),
+            (CallEvent::Back, "jump back"),
+            (CallEvent::Off, "(not traced)"),
+            (CallEvent::On, "(traced again)"),
+            (CallEvent::Loss("full".into()), "LOST: full"),
+            (CallEvent::Mark(MarkKind::Power, "a mark".into()), "a mark"),
+            (CallEvent::End(Some(0x1004)), "the end"),
         ] {
             assert_eq!(line(&names, &what), expected);
         }
@@ -252,33 +252,33 @@ mod tests {
     fn the_end_is_a_place_and_the_calls_that_led_to_it() {
         let names = TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[]);
         let mut last = Last::new(NonZeroUsize::MIN);
-        let enter = |from, to| Happening::Enter { from, to };
+        let enter = |from, to| CallEvent::Enter { from, to };
         for what in [
             enter(None, 0x1000),
             enter(Some(0x1004), 0x1020),
             enter(Some(0x1024), 0x1000),
-            Happening::Leave,
-            Happening::Off,
-            Happening::End(Some(0x1028)),
+            CallEvent::Leave,
+            CallEvent::Off,
+            CallEvent::End(Some(0x1028)),
             // Open functions are left now, but not by the program.
-            Happening::Leave,
-            Happening::Leave,
+            CallEvent::Leave,
+            CallEvent::Leave,
         ] {
             last.add(Time::default(), what, |_| false);
         }
         assert_eq!(last.end(&names), ["b+0x8", "a+0x4"]);
         assert_eq!(
             last.kept.iter().map(|(_, depth, what)| (*depth, what)).collect::<Vec<_>>(),
-            [(2, &Happening::Off)]
+            [(2, &CallEvent::Off)]
         );
     }
 
     #[test]
     fn only_the_last_are_kept_and_those_before_a_function_was_entered_last() {
         let mut last = Last::new(NonZeroUsize::new(3).unwrap());
-        let enter = |to| Happening::Enter { from: Some(1), to };
+        let enter = |to| CallEvent::Enter { from: Some(1), to };
         for what in
-            [enter(10), enter(20), Happening::Leave, enter(30), enter(20), Happening::Leave, enter(40)]
+            [enter(10), enter(20), CallEvent::Leave, enter(30), enter(20), CallEvent::Leave, enter(40)]
         {
             last.add(Time::default(), what, |to| to == 20);
         }

@@ -5,17 +5,17 @@ use super::{
     progress::Progress,
     totals::{Totals, TraceError},
 };
-pub use crate::session::GRAPH_WORDS;
+pub use crate::session::CACHE_WORDS;
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice, layers};
 use pugmark_decoder_core::{
     Error,
     block::{self, Block, Insns},
+    block_cache::{ExecutionSink, InstructionRun},
     config::Config,
     event::Event,
     flow,
-    graph::{ExecutionSink, Straight},
     packet::{Packet, PacketSink, Tnt, Tsc},
-    query::AnswerSink,
+    query::BranchEventSink,
     resume::Lost,
 };
 
@@ -114,7 +114,7 @@ impl PacketSink for Counting<'_> {
     }
 }
 
-impl AnswerSink for Counting<'_> {
+impl BranchEventSink for Counting<'_> {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         self.totals.conditional += u64::from(outcomes.len);
@@ -192,7 +192,7 @@ trait Addresses {
     /// Turns to the code with this number, which the next blocks are of.
     fn turn_to(&mut self, image: usize);
 
-    fn add(&mut self, block: &Block, insns: &[Straight]);
+    fn add(&mut self, block: &Block, insns: &[InstructionRun]);
 }
 
 impl Addresses for () {
@@ -201,7 +201,7 @@ impl Addresses for () {
     fn turn_to(&mut self, _: usize) {}
 
     #[inline]
-    fn add(&mut self, _: &Block, _: &[Straight]) {}
+    fn add(&mut self, _: &Block, _: &[InstructionRun]) {}
 }
 
 impl Addresses for Hashing {
@@ -212,7 +212,7 @@ impl Addresses for Hashing {
     }
 
     #[inline]
-    fn add(&mut self, block: &Block, insns: &[Straight]) {
+    fn add(&mut self, block: &Block, insns: &[InstructionRun]) {
         self.add(block, || insns.iter().copied().flatten());
     }
 }
@@ -222,7 +222,7 @@ struct CountingBlocks<'a, H> {
     counting: Counting<'a>,
     addresses: &'a mut H,
     /// The instructions of the block that comes next.
-    insns: Vec<Straight>,
+    insns: Vec<InstructionRun>,
 }
 
 impl<H: Addresses> ExecutionSink for CountingBlocks<'_, H> {
@@ -230,7 +230,7 @@ impl<H: Addresses> ExecutionSink for CountingBlocks<'_, H> {
     const BLOCKS: bool = true;
 
     #[inline]
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.insns.push(insns);
     }
 

@@ -49,10 +49,10 @@ pub mod script;
 mod segments;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod stat;
+mod taken_branches;
 mod threads;
 pub mod timeline;
 pub mod totals;
-mod transfers;
 mod values;
 pub mod verdict;
-mod walk;
+mod visitors;

@@ -5,7 +5,7 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
-    walk::{Time, TraceClock, Visitor, WalkedLane, walk_lanes},
+    visitors::{Time, TraceClock, Visitor, WalkedLane, walk_lanes},
 };
 use crate::symbols::TracedSymbols;
 use anyhow::Result;

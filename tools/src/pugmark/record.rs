@@ -176,7 +176,7 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
         messages.push(line(part));
         if part.unexplained > 0 {
             messages.push(format!(
-                "warning: {} transfers of control that no instruction explains; the trace is wrong there",
+                "warning: {} taken_branches of control that no instruction explains; the trace is wrong there",
                 part.unexplained
             ));
         }

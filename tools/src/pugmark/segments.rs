@@ -11,7 +11,7 @@
 //! the segment. The times of other events are those of a decoder that starts at the segment's PSB.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet"; "Indirect
-//! Transfer Compression for Returns (RET)".
+//! TakenBranch Compression for Returns (RET)".
 
 use pugmark_decoder_core::{
     config::Config,

@@ -3,7 +3,7 @@
 use super::{
     code::TracedCode,
     decode::{self, Layer},
-    layers::{self, BlocksToTheEnd, GRAPH_WORDS},
+    layers::{self, BlocksToTheEnd, CACHE_WORDS},
     progress::{Progress, Size},
     segments::{TraceSegment, each, segments},
     totals::Totals,
@@ -11,8 +11,8 @@ use super::{
 use crate::session;
 use pugmark_decoder_core::{
     block::Block,
+    block_cache::BlockCache,
     config::Config,
-    graph::Graph,
     image::{Image, Section},
 };
 use std::num::NonZeroUsize;
@@ -61,12 +61,15 @@ fn decode_segments(
     threads: NonZeroUsize,
     progress: &mut Progress,
 ) -> Option<Totals> {
-    let mut memory: Vec<_> = (0..threads.get()).map(|_| vec![0; GRAPH_WORDS]).collect();
+    let mut memory: Vec<_> = (0..threads.get()).map(|_| vec![0; CACHE_WORDS]).collect();
     let mut hidden: Vec<_> = (1..threads.get()).map(|_| Progress::hidden()).collect();
     let progresses = std::iter::once(progress).chain(&mut hidden);
-    let mut workers: Vec<_> =
-        memory.iter_mut().zip(progresses).map(|(memory, progress)| (Graph::new(memory), progress)).collect();
-    let found = each(segments, &mut workers, |(graph, progress), segment| {
+    let mut workers: Vec<_> = memory
+        .iter_mut()
+        .zip(progresses)
+        .map(|(memory, progress)| (BlockCache::new(memory), progress))
+        .collect();
+    let found = each(segments, &mut workers, |(cache, progress), segment| {
         progress.at(segment.offset as u64);
         let image = Image::new(sections);
         let mut of = |bytes| {
@@ -76,7 +79,7 @@ fn decode_segments(
                 Layer::Query => (layers::query(bytes, config, &mut Progress::hidden()), None, None),
                 Layer::Insns | Layer::Blocks | Layer::Edges => {
                     let mut found = BlocksToTheEnd::default();
-                    session::layers::blocks(bytes, image, config, graph, &mut found);
+                    session::layers::blocks(bytes, image, config, cache, &mut found);
                     (found.totals, found.last, found.ip)
                 }
             };

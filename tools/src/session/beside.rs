@@ -4,8 +4,8 @@
 use super::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::Block,
+    block_cache::ExecutionSink,
     event::Event,
-    graph::ExecutionSink,
     image::{Image, Section},
     resume::Lost,
     time::Span,

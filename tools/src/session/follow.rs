@@ -5,7 +5,7 @@ use super::{
     switch::{SwitchedSink, TraceOwner},
 };
 use pugmark_decoder_core::{
-    graph::{ExecutionSink, Graph, WORDS_PER_BLOCK},
+    block_cache::{BlockCache, ExecutionSink, WORDS_PER_BLOCK},
     image::Image,
     packet::Packet,
     resume::{BlockStream, Kept},
@@ -13,10 +13,10 @@ use pugmark_decoder_core::{
 };
 use std::{ops::Range, thread};
 
-/// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
-pub const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
+/// The memory of a block cache of blocks, in 32-bit words: more blocks than the hot code of a large program has.
+pub const CACHE_WORDS: usize = WORDS_PER_BLOCK << 16;
 /// The most images whose blocks are kept. Blocks of others are decoded again.
-const GRAPHS: usize = 8;
+const CACHES: usize = 8;
 /// A stream reads a packet only if it has the bytes of the longest one, a PSB: this many more than one byte.
 const READ_AHEAD: usize = 15;
 /// The number of bytes that are decoded before a sink is asked if it is done.
@@ -84,9 +84,9 @@ impl<'a> Session<'a> {
         let mut slices: Vec<&TraceSlice> =
             self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
         slices.sort_by_key(|slice| slice.tsc);
-        let count = GRAPHS.min(self.images.len()).max(1);
-        let mut memory: Vec<_> = (0..count).map(|_| vec![0; GRAPH_WORDS]).collect();
-        let mut graphs = Graphs::new(&mut memory);
+        let count = CACHES.min(self.images.len()).max(1);
+        let mut memory: Vec<_> = (0..count).map(|_| vec![0; CACHE_WORDS]).collect();
+        let mut caches = BlockCaches::new(&mut memory);
         // A trace that is cut has a stream from its first slice to its last one.
         let is_cut =
             |trace: &usize| self.slices.iter().filter(|slice| slice.trace == *trace).nth(1).is_some();
@@ -96,21 +96,21 @@ impl<'a> Session<'a> {
             kept.iter_mut().map(|kept| BlockStream::new(Image::new(&[]), self.config, kept)).collect();
         let mut owners = vec![TraceOwner::default(); cut.len()];
         for (number, slice) in slices.iter().enumerate() {
-            let graph = graphs.of(slice.image);
+            let cache = caches.of(slice.image);
             match (cut.binary_search(&slice.trace), self.switch_ip.filter(|_| !S::EDGES)) {
                 (Ok(cut), Some(at)) => {
                     let after = slices[number + 1..].iter().find(|after| after.trace == slice.trace);
                     let after = after.filter(|after| after.is_switch).map(|after| after.lane);
                     let mut sink = SwitchedSink::new(sinks, &mut owners[cut], slice, after, at);
-                    self.go_on(slice, &mut streams[cut], graph, &mut sink);
+                    self.go_on(slice, &mut streams[cut], cache, &mut sink);
                 }
                 (cut, _) => {
                     let lane = if sinks.len() == 1 { 0 } else { slice.lane };
                     let Some(sink) = sinks.get_mut(lane) else { continue };
                     sink.begins(slice);
                     match cut {
-                        Ok(cut) => self.go_on(slice, &mut streams[cut], graph, sink),
-                        Err(_) => self.whole(slice, graph, sink),
+                        Ok(cut) => self.go_on(slice, &mut streams[cut], cache, sink),
+                        Err(_) => self.whole(slice, cache, sink),
                     }
                 }
             }
@@ -121,13 +121,13 @@ impl<'a> Session<'a> {
     }
 
     /// Decodes a slice that is all of its trace.
-    fn whole<S: SliceSink>(&self, slice: &TraceSlice, graph: &mut Graph<'_>, sink: &mut S) {
+    fn whole<S: SliceSink>(&self, slice: &TraceSlice, cache: &mut BlockCache<'_>, sink: &mut S) {
         let (trace, image) = (self.traces[slice.trace], self.image(slice.image));
         if S::ENDS_EARLY || self.mapped(slice.trace).is_some() {
             let mut kept = <Kept>::new();
-            return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), graph, sink);
+            return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), cache, sink);
         }
-        layers::blocks(trace, image, self.config, graph, sink);
+        layers::blocks(trace, image, self.config, cache, sink);
     }
 
     /// Decodes the next slice of a trace.
@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
         &self,
         slice: &TraceSlice,
         stream: &mut BlockStream<'a, '_>,
-        graph: &mut Graph<'_>,
+        cache: &mut BlockCache<'_>,
         sink: &mut S,
     ) {
         let trace = self.traces[slice.trace];
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         };
         for chunk in bytes.chunks(size) {
             let from = stream.offset() as usize;
-            stream.decode(chunk, graph, sink);
+            stream.decode(chunk, cache, sink);
             if let Some(mapped) = mapped {
                 // The chunk before, too: a sink that looks up times may have read it again.
                 mapped.forget(from.saturating_sub(MAPPED_CHUNK)..from + chunk.len());
@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
             }
         }
         if slice.range.end == trace.len() {
-            stream.finish(graph, sink);
+            stream.finish(cache, sink);
             let offset = slice.range.end as u64;
             sink.stops(SliceEnd { span: Span::at(offset), offset, ip: stream.ip() });
         }
@@ -176,28 +176,28 @@ fn read_ahead(trace: &[u8], end: usize) -> usize {
     }
 }
 
-/// The graphs of some images.
-struct Graphs<'m> {
-    graphs: Vec<(Option<usize>, Graph<'m>)>,
+/// The block caches of some images.
+struct BlockCaches<'m> {
+    caches: Vec<(Option<usize>, BlockCache<'m>)>,
     /// The order in which they were used, the last one last.
     order: Vec<usize>,
 }
 
-impl<'m> Graphs<'m> {
+impl<'m> BlockCaches<'m> {
     fn new(memory: &'m mut [Vec<u32>]) -> Self {
-        let graphs: Vec<_> = memory.iter_mut().map(|memory| (None, Graph::new(memory))).collect();
-        Self { order: (0..graphs.len()).collect(), graphs }
+        let caches: Vec<_> = memory.iter_mut().map(|memory| (None, BlockCache::new(memory))).collect();
+        Self { order: (0..caches.len()).collect(), caches }
     }
 
-    /// Returns the graph of an image; one that was used longest ago if it has none. A graph forgets blocks of another
-    /// image.
-    fn of(&mut self, image: usize) -> &mut Graph<'m> {
-        let known = self.graphs.iter().position(|(of, _)| *of == Some(image));
+    /// Returns the block cache of an image; one that was used longest ago if it has none. A block cache forgets blocks
+    /// of another image.
+    fn of(&mut self, image: usize) -> &mut BlockCache<'m> {
+        let known = self.caches.iter().position(|(of, _)| *of == Some(image));
         let number = known.unwrap_or_else(|| self.order[0]);
         self.order.retain(|other| *other != number);
         self.order.push(number);
-        let (of, graph) = &mut self.graphs[number];
+        let (of, cache) = &mut self.caches[number];
         *of = Some(image);
-        graph
+        cache
     }
 }

@@ -5,13 +5,13 @@ use super::{SliceEnd, SliceSink};
 use pugmark_decoder_core::{
     Error,
     block::BlockDecoder,
+    block_cache::BlockCache,
     config::Config,
     event::{Event, EventDecoder},
-    graph::Graph,
     image::Image,
     last_ip::LastIp,
     packet::{PacketSink, Packets},
-    query::{AnswerSink, QueryDecoder},
+    query::{BranchEventSink, QueryDecoder},
     resume::Lost,
 };
 
@@ -48,7 +48,7 @@ pub fn events(trace: &[u8], config: Config<'_>, mut sink: impl FnMut(&Event)) ->
 }
 
 /// Passes on all outcomes, targets and events. Returns the errors.
-pub fn answers<S: AnswerSink>(trace: &[u8], config: Config<'_>, sink: &mut S) -> Vec<Error> {
+pub fn answers<S: BranchEventSink>(trace: &[u8], config: Config<'_>, sink: &mut S) -> Vec<Error> {
     let mut decoder = QueryDecoder::with_config(trace, config);
     let mut errors = vec![];
     while decoder.sync_forward().is_some() {
@@ -62,12 +62,12 @@ pub fn blocks<S: SliceSink>(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
-    graph: &mut Graph<'_>,
+    cache: &mut BlockCache<'_>,
     sink: &mut S,
 ) {
     let mut decoder = BlockDecoder::with_config(trace, image, config);
     while decoder.resync().is_some() {
-        let end = decoder.visit(graph, sink);
+        let end = decoder.visit(cache, sink);
         sink.stops(SliceEnd { span: decoder.span(), offset: decoder.offset(), ip: decoder.ip() });
         if let Err(error) = end {
             sink.lost(&Lost::Error(error));

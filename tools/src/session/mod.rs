@@ -22,7 +22,7 @@ mod switch;
 mod tests;
 
 pub(crate) use follow::MAPPED_CHUNK;
-pub use follow::{GRAPH_WORDS, SliceEnd, SliceSink};
+pub use follow::{CACHE_WORDS, SliceEnd, SliceSink};
 pub use places::{TurnPlace, places};
 
 use crate::mapped::MappedFile;

@@ -8,8 +8,8 @@
 use super::{SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::Block,
+    block_cache::{ExecutionSink, InstructionRun},
     event::{Event, EventKind},
-    graph::{ExecutionSink, Straight},
     resume::Lost,
     time::Span,
 };
@@ -41,7 +41,7 @@ pub(super) struct SwitchedSink<'s, S> {
     /// The kernel was executed in this slice: the last block of the program before comes with the packet after it.
     was_in_kernel: bool,
     /// The block that comes next.
-    insns: Vec<Straight>,
+    insns: Vec<InstructionRun>,
     span: Span,
 }
 
@@ -102,7 +102,7 @@ impl<'s, S: SliceSink> SwitchedSink<'s, S> {
     }
 
     /// Passes on a block and its instructions.
-    fn part(&mut self, insns: &[Straight], block: &Block) {
+    fn part(&mut self, insns: &[InstructionRun], block: &Block) {
         let span = self.span;
         let Some(sink) = self.sink() else { return };
         if S::INSNS {
@@ -117,7 +117,7 @@ impl<'s, S: SliceSink> SwitchedSink<'s, S> {
     }
 
     /// Passes on a block in which the function begins, after the first of its instructions.
-    fn split(&mut self, insns: &[Straight], first: usize, block: &Block) {
+    fn split(&mut self, insns: &[InstructionRun], first: usize, block: &Block) {
         let (before, after) = insns.split_at(first);
         let count = before.iter().copied().flatten().count() as u32;
         if let Some(end_ip) = before.iter().copied().flatten().last() {
@@ -146,7 +146,7 @@ impl<S: SliceSink> ExecutionSink for SwitchedSink<'_, S> {
     const SPANS: bool = S::SPANS;
 
     #[inline]
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.insns.push(insns);
     }
 

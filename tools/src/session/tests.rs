@@ -1,8 +1,8 @@
 use super::*;
 use pugmark_decoder_core::{
     block::Block,
+    block_cache::{ExecutionSink, InstructionRun},
     event::Event,
-    graph::{ExecutionSink, Straight},
     image::{AddressSpace, Section},
     resume::Lost,
 };
@@ -116,7 +116,7 @@ impl SliceSink for InLanes {
 impl ExecutionSink for InLanes {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.insns.extend(insns.map(|ip| (self.lane, ip)));
     }
 

@@ -3,7 +3,7 @@
 use crate::drain::Sink;
 use crate::loss::{Gap, Overwritten};
 use core::mem::replace;
-use pugmark_decoder_core::graph::{ExecutionSink, Graph};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink};
 use pugmark_decoder_core::resume::BlockStream;
 
 /// A decoder of a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; the stream's
@@ -18,7 +18,7 @@ use pugmark_decoder_core::resume::BlockStream;
 /// provides all memory before the trace begins.
 ///
 /// ```
-/// use pugmark_decoder_core::graph::{ExecutionSink, Graph};
+/// use pugmark_decoder_core::block_cache::{ExecutionSink, BlockCache};
 /// use pugmark_decoder_core::image::Image;
 /// use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtConfigRefusal, PtDecoder};
@@ -33,7 +33,7 @@ use pugmark_decoder_core::resume::BlockStream;
 ///     sink: S,
 /// ) -> Result<PtDecoder<'a, 'a, 'a, S>, PtConfigRefusal> {
 ///     let stream = BlockStream::new(image, config.for_decoder(capabilities)?, kept);
-///     Ok(PtDecoder::new(stream, Graph::new(blocks), sink))
+///     Ok(PtDecoder::new(stream, BlockCache::new(blocks), sink))
 /// }
 /// ```
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct PtDecoder<'c, 'm, 'g, S> {
     /// The decoder.
     pub stream: BlockStream<'c, 'm>,
     /// The code decoded so far.
-    pub graph: Graph<'g>,
+    pub cache: BlockCache<'g>,
     /// The receiver of instructions, blocks, edges and events.
     pub sink: S,
     bytes: u64,
@@ -52,23 +52,23 @@ pub struct PtDecoder<'c, 'm, 'g, S> {
 
 impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
     /// Creates the decoder of a trace that has not begun.
-    pub const fn new(stream: BlockStream<'c, 'm>, graph: Graph<'g>, sink: S) -> Self {
-        Self { stream, graph, sink, bytes: 0, gaps: 0, decodes: false }
+    pub const fn new(stream: BlockStream<'c, 'm>, cache: BlockCache<'g>, sink: S) -> Self {
+        Self { stream, cache, sink, bytes: 0, gaps: 0, decodes: false }
     }
 
     /// Decodes the bytes that the stream has kept: after the stop, when the rest was handed over. The next bytes are of
     /// another trace.
     pub fn finish(&mut self) {
-        self.decode(|stream, graph, sink| stream.finish(graph, sink));
+        self.decode(|stream, cache, sink| stream.finish(cache, sink));
     }
 
     /// Calls `decode`. If a panic has unwound through the last call, decoding restarts at the next PSB.
-    fn decode(&mut self, decode: impl FnOnce(&mut BlockStream<'c, 'm>, &mut Graph<'g>, &mut S)) {
-        let Self { stream, graph, sink, .. } = self;
+    fn decode(&mut self, decode: impl FnOnce(&mut BlockStream<'c, 'm>, &mut BlockCache<'g>, &mut S)) {
+        let Self { stream, cache, sink, .. } = self;
         if replace(&mut self.decodes, true) {
-            stream.gap(0, graph, sink);
+            stream.gap(0, cache, sink);
         }
-        decode(stream, graph, sink);
+        decode(stream, cache, sink);
         self.decodes = false;
     }
 
@@ -87,7 +87,7 @@ impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
 
 impl<S: ExecutionSink> Sink for PtDecoder<'_, '_, '_, S> {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
-        self.decode(|stream, graph, sink| stream.decode(bytes, graph, sink));
+        self.decode(|stream, cache, sink| stream.decode(bytes, cache, sink));
         self.bytes += bytes.len() as u64;
         bytes.len()
     }
@@ -97,7 +97,7 @@ impl<S: ExecutionSink> Sink for PtDecoder<'_, '_, '_, S> {
             Gap::Wrap(Overwritten::Exactly(bytes)) => bytes,
             _ => 0,
         };
-        self.decode(|stream, graph, sink| stream.gap(missing, graph, sink));
+        self.decode(|stream, cache, sink| stream.gap(missing, cache, sink));
         self.gaps += 1;
         true
     }

@@ -2,8 +2,8 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink, InstructionRun};
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept, Lost as Missing};
@@ -29,7 +29,7 @@ use crate::workload::expect;
 pub(crate) struct InPlace;
 
 /// Words of memory for the decoder's known code.
-const GRAPH: usize = 64 << 10;
+const CACHE: usize = 64 << 10;
 
 impl Source for InPlace {
     fn prepare(&self, _: u32, plan: &Plan) -> Result<Prepared, SourceError> {
@@ -45,7 +45,7 @@ impl Source for InPlace {
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
         let code = Image::new(Box::leak(Box::new([text])));
         let stream = BlockStream::new(code, for_decoder, Box::leak(Box::new(<Kept>::new())));
-        let decoder = PtDecoder::new(stream, Graph::new(vec![0; GRAPH].leak()), Executed::new());
+        let decoder = PtDecoder::new(stream, BlockCache::new(vec![0; CACHE].leak()), Executed::new());
         Ok(Prepared::new(plan.delivery, move || {
             let running = unit.start(&config, buffer).map_err(|failed| not_started(failed.error()))?;
             Ok(RunningInPlace { running, decoder: Clocked { decoder, ticks: 0 } })
@@ -69,7 +69,7 @@ impl Executed {
 impl ExecutionSink for Executed {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         for ip in insns {
             self.all.add(ip);
             self.first.get_or_insert(ip);

@@ -6,8 +6,8 @@
 use core::ptr::NonNull;
 use machine::{PHYSICAL_MEMORY_OFFSET, frames, println};
 use pugmark_decoder_core::block::BlockDecoder;
-use pugmark_decoder_core::graph::Graph;
-use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
+use pugmark_decoder_core::block_cache::BlockCache;
+use pugmark_decoder_core::block_cache::edges::{EDGES, EdgeMap};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_kernel::arch::PlainMsr;
 use pugmark_kernel::drain::Chunk;
@@ -64,7 +64,7 @@ fn fuzz() {
     let (base, bytes) = machine::code();
     let code = [Section { base, bytes, space: AddressSpace::Any }];
     let (mut blocks, mut taken, mut seen) = (BLOCKS.lock(), TAKEN.lock(), SEEN.lock());
-    let mut graph = Graph::new(&mut blocks[..]);
+    let mut cache = BlockCache::new(&mut blocks[..]);
     let mut corpus = Corpus::new();
     for run in 1..=RUNS {
         let input = corpus.next();
@@ -79,7 +79,7 @@ fn fuzz() {
             let Chunk::Bytes(trace) = chunk else { panic!("the trace has a gap: {}", stopped.loss) };
             let mut decoder = BlockDecoder::new(trace, Image::new(&code));
             decoder.sync_forward();
-            decoder.visit(&mut graph, &mut EdgeMap::<true>::new(&mut taken)).unwrap();
+            decoder.visit(&mut cache, &mut EdgeMap::<true>::new(&mut taken)).unwrap();
         }
         let edges = taken.iter().filter(|&&count| count > 0).count();
         let new = taken.iter().zip(&mut *seen).filter(|(taken, seen)| **taken > 0 && **seen == 0);

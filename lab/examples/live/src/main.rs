@@ -9,7 +9,7 @@ use machine::frames::SingleFrames;
 use machine::{PHYSICAL_MEMORY_OFFSET, println};
 use pugmark_decoder_core::calls::{CallSink, Step, StepKind};
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::graph::{ExecutionSink, Straight};
+use pugmark_decoder_core::block_cache::{ExecutionSink, InstructionRun};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::intel::pt::PtConfig;
@@ -55,7 +55,7 @@ struct Counts {
 impl ExecutionSink for Counts {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         insns.for_each(|ip| self.all.add(ip));
         self.calls.insns(insns);
     }

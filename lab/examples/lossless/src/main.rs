@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 use machine::{PHYSICAL_MEMORY_OFFSET, frames, println, processors, traps};
 use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
-use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
+use pugmark_decoder_core::block_cache::edges::{EDGES, EdgeMap};
+use pugmark_decoder_core::block_cache::{ExecutionSink, BlockCache, InstructionRun};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept, Lost};
@@ -78,7 +78,7 @@ impl ExecutionSink for Watch {
     const INSNS: bool = true;
     const EDGES: bool = true;
 
-    fn insns(&mut self, mut insns: Straight) {
+    fn insns(&mut self, mut insns: InstructionRun) {
         while let Some(ip) = insns.next() {
             self.all.add(ip);
             if self.next.is_some_and(|next| next != ip) {
@@ -109,7 +109,7 @@ fn decoder(config: Config<'static>) -> Decoder {
     let watch =
         Watch { all: AddressHash::new(), edges, last: [(0, 0); LAST], branches: 0, from: 0, next: None };
     let stream = BlockStream::new(Image::new(code), config, kept());
-    PtDecoder::new(stream, Graph::new(memory::<u32, { 64 << 10 }>()), watch)
+    PtDecoder::new(stream, BlockCache::new(memory::<u32, { 64 << 10 }>()), watch)
 }
 
 /// Prints the results.

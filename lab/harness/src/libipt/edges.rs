@@ -1,5 +1,5 @@
 //! Edges between blocks, found in the output of libipt's instruction flow decoder: a second opinion on those that our
-//! decoder counts. The definition is that of its documentation, module `graph::edges`.
+//! decoder counts. The definition is that of its documentation, module `block_cache::edges`.
 
 use std::ffi::c_int;
 

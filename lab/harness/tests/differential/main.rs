@@ -7,9 +7,9 @@
 //! PUGMARK_LONG=1 cargo test --release -p pugmark-harness --test differential -- --nocapture
 //! ```
 
+mod block_caches;
 mod classes;
 mod damage;
-mod graphs;
 mod minimal;
 mod own_decoder;
 mod releases;

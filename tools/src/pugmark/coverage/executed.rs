@@ -7,11 +7,11 @@ use crate::pugmark::{
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::Block,
-    event::{Event, EventKind},
-    graph::{
+    block_cache::{
         ExecutionSink,
         edges::{EDGES, EdgeMap},
     },
+    event::{Event, EventKind},
     insn::{Class, Insn},
     resume::Lost,
 };
@@ -163,8 +163,8 @@ impl ExecutionSink for BlockCounter<'_, '_> {
     }
 }
 
-/// Counts the edges of a session as fuzzers do, in a map that is described at [`pugmark_decoder_core::graph::edges`].
-/// Returns the number of errors.
+/// Counts the edges of a session as fuzzers do, in a map that is described at
+/// [`pugmark_decoder_core::block_cache::edges`]. Returns the number of errors.
 pub(crate) fn add_map(session: &Session<'_>, map: &mut [u8; EDGES]) -> usize {
     let mut sink = [MapSink { map: EdgeMap::new(map), errors: 0 }];
     session.follow(&mut sink);

@@ -23,7 +23,7 @@ use blocks::FileBlocks;
 use clap::{Args, ValueEnum};
 pub(crate) use executed::Executed;
 use formats::Report;
-use pugmark_decoder_core::graph::edges::EDGES;
+use pugmark_decoder_core::block_cache::edges::EDGES;
 use same_code::CodeOf;
 use std::{
     fs,

@@ -9,7 +9,7 @@ use super::{
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    walk::{Happening, Time, TraceClock, Unit},
+    visitors::{CallEvent, Time, TraceClock, Unit},
 };
 use crate::output;
 use crate::symbols::TracedSymbols;
@@ -118,10 +118,10 @@ impl FlameOptions {
         let visitor = |(lane, names): (usize, &Rc<TracedSymbols>)| {
             let title = named.part(lane).filter(|_| several).map(IndexedPart::title);
             let (mut stack, tree, names) = (None, &tree, names.clone());
-            move |time: Time, what: Happening| {
+            move |time: Time, what: CallEvent| {
                 let tree = &mut **tree.borrow_mut();
                 let stack = stack.get_or_insert_with(|| FlameStack::new(tree, title.as_deref()));
-                stack.happens(tree, time.at, &what, |to| names.name(to));
+                stack.call_event(tree, time.at, &what, |to| names.name(to));
             }
         };
         let mut visitors: Vec<_> = named.names.iter().enumerate().map(visitor).collect();
@@ -148,11 +148,11 @@ impl FlameStack {
         Self { nodes: vec![own], entered: FxHashMap::default(), before: None, is_lost: false }
     }
 
-    fn happens(&mut self, tree: &mut FlameTree, now: u64, what: &Happening, name: impl Fn(u64) -> String) {
+    fn call_event(&mut self, tree: &mut FlameTree, now: u64, what: &CallEvent, name: impl Fn(u64) -> String) {
         let before = self.before.replace(now).unwrap_or(now);
         tree.add(self.innermost(), now - before);
         match what {
-            Happening::Enter { to, .. } | Happening::Again { to, .. } => {
+            CallEvent::Enter { to, .. } | CallEvent::Again { to, .. } => {
                 if std::mem::take(&mut self.is_lost) {
                     self.leave();
                 }
@@ -160,14 +160,14 @@ impl FlameStack {
                 let enter = || tree.child(caller, &name(*to));
                 self.nodes.push(*self.entered.entry((caller, *to)).or_insert_with(enter));
             }
-            Happening::Off => self.enter(tree, NOT_TRACED),
-            Happening::Loss(_) if self.is_lost => {}
-            Happening::Loss(_) => {
+            CallEvent::Off => self.enter(tree, NOT_TRACED),
+            CallEvent::Loss(_) if self.is_lost => {}
+            CallEvent::Loss(_) => {
                 self.enter(tree, LOST);
                 self.is_lost = true;
             }
-            Happening::Leave | Happening::Back | Happening::On => self.leave(),
-            Happening::Mark(..) | Happening::End(_) => {}
+            CallEvent::Leave | CallEvent::Back | CallEvent::On => self.leave(),
+            CallEvent::Mark(..) | CallEvent::End(_) => {}
         }
     }
 
@@ -197,35 +197,35 @@ impl FlameStack {
 mod tests {
     use super::*;
 
-    fn folded(happenings: &[(u64, Happening)]) -> String {
+    fn folded(call_events: &[(u64, CallEvent)]) -> String {
         let mut tree = FlameTree::new();
         let mut stack = FlameStack::new(&mut tree, None);
-        for (now, what) in happenings {
-            stack.happens(&mut tree, *now, what, |to| format!("f{to}"));
+        for (now, what) in call_events {
+            stack.call_event(&mut tree, *now, what, |to| format!("f{to}"));
         }
         let mut out = vec![];
         tree.write_folded(&mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
-    const fn enter(to: u64) -> Happening {
-        Happening::Enter { from: Some(0), to }
+    const fn enter(to: u64) -> CallEvent {
+        CallEvent::Enter { from: Some(0), to }
     }
 
     #[test]
     fn what_passes_belongs_to_the_innermost_function() {
-        use Happening::{Leave, Mark};
+        use CallEvent::{Leave, Mark};
         // It begins at 100.
         let calls =
             [(100, enter(1)), (103, enter(2)), (110, Leave), (115, enter(3)), (116, Leave), (118, enter(2))];
         let rest =
-            [(119, Mark(crate::pugmark::walk::MarkKind::Power, "x".into())), (120, Leave), (125, Leave)];
+            [(119, Mark(crate::pugmark::visitors::MarkKind::Power, "x".into())), (120, Leave), (125, Leave)];
         assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 15\nf1;f2 9\nf1;f3 1\n");
     }
 
     #[test]
     fn a_function_is_below_each_of_its_callers() {
-        use Happening::Leave;
+        use CallEvent::Leave;
         let calls = [(0, enter(1)), (1, enter(3)), (3, Leave), (3, enter(2)), (7, enter(3)), (15, Leave)];
         let rest = [(15, Leave), (15, enter(3)), (31, Leave), (31, Leave)];
         assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 1\nf1;f2 4\nf1;f2;f3 8\nf1;f3 18\n");
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_chain_of_very_many_functions_has_the_outermost_and_the_innermost() {
         let calls = (0..20_000).map(|depth| (depth, enter(depth % 2)));
-        let calls: Vec<_> = calls.chain([(20_000, Happening::Leave)]).collect();
+        let calls: Vec<_> = calls.chain([(20_000, CallEvent::Leave)]).collect();
         let text = folded(&calls);
         let chains: Vec<(usize, &str)> = text
             .lines()
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_not_traced_and_what_is_lost_is_nobodys() {
-        use Happening::{Leave, Loss, Off, On};
+        use CallEvent::{Leave, Loss, Off, On};
         let off = [(0, enter(1)), (10, Off), (40, On), (45, Leave)];
         assert_eq!(folded(&off), "f1 15\nf1;[not traced] 30\n");
         let lost = [(0, enter(1)), (10, Leave), (10, Loss("x".into())), (17, enter(2)), (20, Leave)];

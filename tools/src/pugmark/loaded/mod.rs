@@ -8,7 +8,7 @@ use super::{
     options::Input,
     progress::Progress,
     recording::{IndexedPart, PerfRecording, Traced},
-    walk::TraceClock,
+    visitors::TraceClock,
 };
 use crate::output::tell;
 use crate::session::{Session, TraceSlice, TurnPlace, places};

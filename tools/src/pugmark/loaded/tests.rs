@@ -4,7 +4,7 @@ use crate::pugmark::{
     coverage::Executed,
     named_session::NamedSession,
     verdict::Verdict,
-    walk::{Happening, Time},
+    visitors::{CallEvent, Time},
 };
 use crate::source::perf_data::builder::{Made, PerfFileBuilder, info, trace};
 use clap::Parser;
@@ -79,8 +79,8 @@ impl Recorded {
         let mut entered = vec![0; named.names.len()];
         let mut visitors = vec![];
         for count in &mut entered {
-            visitors.push(move |_: Time, what: Happening| {
-                *count += usize::from(matches!(what, Happening::Enter { .. }))
+            visitors.push(move |_: Time, what: CallEvent| {
+                *count += usize::from(matches!(what, CallEvent::Enter { .. }))
             });
         }
         let (ends, errors) = named.walk(&mut progress, &mut visitors);

@@ -12,7 +12,7 @@ use super::{
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    walk::{Time, TraceClock, Unit, WalkEnd, WalkedLane, walk_lanes},
+    visitors::{Time, TraceClock, Unit, WalkEnd, WalkedLane, walk_lanes},
 };
 use crate::output;
 use crate::symbols::TracedSymbols;

@@ -2,7 +2,7 @@
 //!
 //! Source: Linux, tools/perf/Documentation/perf-script.txt, "-F", and tools/perf/builtin-script.c.
 
-use super::super::{recording::IndexedPart, transfers::Transfer, walk::Unit};
+use super::super::{recording::IndexedPart, taken_branches::TakenBranch, visitors::Unit};
 use crate::symbols::{NamedPlace, SourceLine, SourcePlace, TracedSymbols};
 use clap::ValueEnum;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -122,8 +122,8 @@ impl ScriptColumns<'_> {
     }
 
     /// Puts down a transfer, without the thread and the time.
-    pub(super) fn transfer(&self, transfer: Transfer, place: &NamedPlace<'_>, text: &mut String) {
-        let Transfer { from, to, flags, .. } = transfer;
+    pub(super) fn transfer(&self, transfer: TakenBranch, place: &NamedPlace<'_>, text: &mut String) {
+        let TakenBranch { from, to, flags, .. } = transfer;
         if self.has(ScriptField::Flags) {
             put(text, format_args!("  {flags:<21} "));
         }

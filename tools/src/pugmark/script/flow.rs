@@ -6,15 +6,15 @@ use super::{
     known_text::TextKey,
 };
 use crate::pugmark::{
-    transfers::{Transfer, Transfers},
-    walk::{TraceClock, TraceTimes, Unit},
+    taken_branches::{TakenBranch, TakenBranches},
+    visitors::{TraceClock, TraceTimes, Unit},
 };
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::{Block, Insns},
+    block_cache::{ExecutionSink, InstructionRun},
     event::{Event, EventKind},
     flow::{ExecutedInsn, FlowItem},
-    graph::{ExecutionSink, Straight},
     image::{Asid, Image},
     resume::Lost,
     time::Span,
@@ -26,13 +26,13 @@ use std::ops::Range;
 /// The state of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneFlow {
-    transfers: Transfers,
+    taken_branches: TakenBranches,
     executed: u64,
     /// The time of the last line. It never goes back.
     when: When,
 }
 
-/// Writes what is executed: each instruction, or transfers; with their times or without.
+/// Writes what is executed: each instruction, or taken_branches; with their times or without.
 struct FlowLines<'l, 'a, 's, const BY_INSN: bool, const TIMED: bool> {
     lines: &'l mut ScriptLines<'a>,
     lanes: Vec<LaneFlow>,
@@ -42,7 +42,7 @@ struct FlowLines<'l, 'a, 's, const BY_INSN: bool, const TIMED: bool> {
     /// The time of the last place that was looked up.
     moment: Option<(Span, Option<TimeAndTsc>)>,
     /// The instructions of the block that comes next.
-    insns: Vec<Straight>,
+    insns: Vec<InstructionRun>,
     places: BlockPlaces,
 }
 
@@ -123,7 +123,7 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
     #[inline]
     fn item(&mut self, item: &FlowItem, span: Span, executed: u64) {
         let Some(lane) = self.lanes.get_mut(self.lines.lane) else { return };
-        let found = lane.transfers.step(item, self.lines.columns.image);
+        let found = lane.taken_branches.step(item, self.lines.columns.image);
         if found == [None; 2] {
             return;
         }
@@ -137,7 +137,7 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
 
     fn forget(&mut self) {
         if let Some(lane) = self.lanes.get_mut(self.lines.lane) {
-            lane.transfers.forget();
+            lane.taken_branches.forget();
         }
     }
 }
@@ -166,7 +166,7 @@ impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_,
     const SPANS: bool = TIMED;
 
     #[inline]
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.insns.push(insns);
     }
 
@@ -217,7 +217,7 @@ impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_,
 }
 
 impl ScriptLines<'_> {
-    /// Writes instructions or transfers, with their times.
+    /// Writes instructions or taken_branches, with their times.
     pub(super) fn flow(&mut self, session: &Session<'_>, clock: TraceClock) {
         let what = self.options.what;
         match (what.branches || what.calls, self.options.needs_time(self.columns.fields)) {
@@ -261,13 +261,13 @@ impl ScriptLines<'_> {
     }
 
     /// Writes a transfer, if it begins or ends where it is wanted.
-    fn transfer(&mut self, transfer: Transfer, when: When) {
+    fn transfer(&mut self, transfer: TakenBranch, when: When) {
         if !self.is_thread_wanted() || !self.options.is_in_time(when.at, self.columns.unit) {
             return;
         }
         let Self { options, columns, known, .. } = self;
-        let rest = known.transfers.get((known.code, transfer), |text| {
-            let Transfer { from, to, .. } = transfer;
+        let rest = known.taken_branches.get((known.code, transfer), |text| {
+            let TakenBranch { from, to, .. } = transfer;
             let place = from.map(|from| options.place(columns, from)).unwrap_or_default();
             let wanted = |ip: u64| options.is_wanted(ip, &options.place(columns, ip));
             if from.is_some_and(wanted) || to.is_some_and(wanted) {
@@ -301,7 +301,7 @@ impl TextKey for u64 {
     }
 }
 
-impl TextKey for Transfer {
+impl TextKey for TakenBranch {
     fn number(self) -> u64 {
         let [from, to] = [self.from, self.to].map(Option::unwrap_or_default);
         from ^ to.rotate_left(32)

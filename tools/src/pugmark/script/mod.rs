@@ -10,9 +10,9 @@ use super::{
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
-    transfers::Transfer,
+    taken_branches::TakenBranch,
     verdict::Verdict,
-    walk::{Happening, Time, TraceClock, Unit, Visitor, WalkedLane, walk_lanes},
+    visitors::{CallEvent, Time, TraceClock, Unit, Visitor, WalkedLane, walk_lanes},
 };
 use crate::symbols::{NamedPlace, TracedSymbols};
 use crate::{
@@ -23,7 +23,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use columns::{LineBegin, ScriptColumns, ScriptField, When};
 use known_text::KnownText;
-use pugmark_decoder_core::{graph::Straight, image::Image};
+use pugmark_decoder_core::{block_cache::InstructionRun, image::Image};
 use std::{
     cell::RefCell,
     io::{self, Write},
@@ -286,7 +286,7 @@ impl ScriptOptions {
     }
 }
 
-/// A sink that writes executed instructions and transfers as lines.
+/// A sink that writes executed instructions and taken_branches as lines.
 struct ScriptLines<'a> {
     options: &'a ScriptOptions,
     /// The columns of all lanes, and of the present one.
@@ -309,10 +309,10 @@ struct KnownLines {
     /// The number of the present lane and code.
     code: usize,
     /// All lines of instructions that follow one another.
-    insns: KnownText<(usize, Straight)>,
+    insns: KnownText<(usize, InstructionRun)>,
     /// The text after the time in the line of an instruction, and of a transfer.
     places: KnownText<(usize, u64)>,
-    transfers: KnownText<(usize, Transfer)>,
+    taken_branches: KnownText<(usize, TakenBranch)>,
     /// The first part of the last line.
     begin: LineBegin,
 }
@@ -323,7 +323,7 @@ impl KnownLines {
             code: 0,
             insns: KnownText::new(),
             places: KnownText::new(),
-            transfers: KnownText::new(),
+            taken_branches: KnownText::new(),
             begin: LineBegin::default(),
         }
     }
@@ -400,11 +400,11 @@ struct CallLines<'l, 'm, 'a> {
 }
 
 impl Visitor for CallLines<'_, '_, '_> {
-    fn happens(&mut self, time: Time, what: Happening) {
+    fn call_event(&mut self, time: Time, what: CallEvent) {
         let lines = &mut **self.lines.borrow_mut();
         lines.turn_to(self.lane);
         match what {
-            Happening::Enter { to, .. } | Happening::Again { to, .. } => {
+            CallEvent::Enter { to, .. } | CallEvent::Again { to, .. } => {
                 lines.executed = true;
                 let place = lines.options.place(&lines.columns, to);
                 // If one function was asked for, all that it calls is shown, too.
@@ -412,21 +412,21 @@ impl Visitor for CallLines<'_, '_, '_> {
                     self.within = Some(self.depth);
                 }
                 // A function that is on the stack again is not called.
-                if let (Happening::Enter { from, .. }, Some(within)) = (&what, self.within) {
+                if let (CallEvent::Enter { from, .. }, Some(within)) = (&what, self.within) {
                     let name = lines.columns.symbols.name(to);
                     lines.call(time, self.depth - within, &name, *from);
                 }
                 self.depth += 1;
             }
-            Happening::Leave | Happening::Back => {
+            CallEvent::Leave | CallEvent::Back => {
                 self.depth = self.depth.saturating_sub(1);
                 self.within = self.within.filter(|within| self.depth > *within);
             }
-            Happening::Loss(why) => {
+            CallEvent::Loss(why) => {
                 lines.errors += 1;
                 lines.call(time, 0, &format!("instruction trace error: {why}"), None);
             }
-            Happening::Off | Happening::On | Happening::Mark(..) | Happening::End(_) => {}
+            CallEvent::Off | CallEvent::On | CallEvent::Mark(..) | CallEvent::End(_) => {}
         }
     }
 }
@@ -437,7 +437,7 @@ mod tests {
     use crate::pugmark::cli::{Cli, PugmarkCommand};
     use crate::session::SliceSink;
     use clap::Parser;
-    use pugmark_decoder_core::graph::ExecutionSink;
+    use pugmark_decoder_core::block_cache::ExecutionSink;
 
     fn options(words: &str) -> ScriptOptions {
         let words = format!("pugmark script {words} trace");
@@ -513,7 +513,7 @@ mod tests {
             };
             assert!(!lines.is_done());
             // One instruction of one byte.
-            lines.insns(Straight { ip: 0x1000, lengths: 1 });
+            lines.insns(InstructionRun { ip: 0x1000, lengths: 1 });
             assert_eq!((lines.executed, lines.is_done(), lines.failed.is_some()), (true, full, full));
         }
     }

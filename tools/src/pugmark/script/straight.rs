@@ -1,14 +1,14 @@
-//! Instructions without their times, from the graph of blocks.
+//! Instructions without their times, from the block cache of blocks.
 
 use super::{ScriptLines, When, known_text::TextKey};
 use crate::session::{SliceSink, TraceSlice};
 use pugmark_decoder_core::{
+    block_cache::{ExecutionSink, InstructionRun},
     event::{Event, EventKind},
-    graph::{ExecutionSink, Straight},
     resume::Lost,
 };
 
-impl TextKey for Straight {
+impl TextKey for InstructionRun {
     fn number(self) -> u64 {
         self.ip ^ self.lengths.rotate_left(32)
     }
@@ -29,7 +29,7 @@ impl SliceSink for ScriptLines<'_> {
 impl ExecutionSink for ScriptLines<'_> {
     const INSNS: bool = true;
 
-    fn insns(&mut self, insns: Straight) {
+    fn insns(&mut self, insns: InstructionRun) {
         self.executed = true;
         if self.failed.is_some() || !self.is_thread_wanted() {
             return;

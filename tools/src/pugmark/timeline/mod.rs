@@ -11,7 +11,7 @@ use super::{
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    walk::{Happening, MarkKind, Time, Unit},
+    visitors::{CallEvent, MarkKind, Time, Unit},
 };
 use crate::output;
 use crate::symbols::{SourceLine, TracedSymbols};
@@ -228,7 +228,7 @@ impl TimelineOptions {
         let visitor = |(drawer, names): (_, &Rc<TracedSymbols>)| {
             let (names, shared): (_, &RefCell<_>) = (names.clone(), &shared);
             let drawer: &mut Drawer = drawer;
-            move |time: Time, what: Happening| {
+            move |time: Time, what: CallEvent| {
                 let (numbers, places, left) = &mut *shared.borrow_mut();
                 let mut name = |from: Option<u64>, to| {
                     let call = from.and_then(|from| names.line(from)).map(|line| places.of(line));
@@ -272,12 +272,12 @@ impl Drawer {
     fn add(
         &mut self,
         time: Time,
-        what: Happening,
+        what: CallEvent,
         name: &mut dyn FnMut(Option<u64>, u64) -> (usize, Option<usize>),
         left: &mut usize,
     ) {
         match what {
-            Happening::Enter { from, to } | Happening::Again { from, to } => {
+            CallEvent::Enter { from, to } | CallEvent::Again { from, to } => {
                 self.lost_until(time);
                 let drawn = *left > 0;
                 *left = left.saturating_sub(1);
@@ -289,16 +289,16 @@ impl Drawer {
                 };
                 self.open.push(drawn.then(|| (slice(), time.insns)));
             }
-            Happening::Leave | Happening::Back => {
+            CallEvent::Leave | CallEvent::Back => {
                 if let Some(Some((slice, begun))) = self.open.pop() {
                     self.track.slices.push(Slice { to: time.at, insns: time.insns - begun, ..slice });
                 }
             }
-            Happening::Loss(why) => self.loss = Some((time.at, why, self.entered)),
-            Happening::Mark(kind, text) => self.mark(time, MarkRow::Of(kind), text),
-            Happening::Off => self.mark(time, MarkRow::Off, "not traced from here".into()),
-            Happening::End(_) => {}
-            Happening::On => self.mark(time, MarkRow::On, "traced again".into()),
+            CallEvent::Loss(why) => self.loss = Some((time.at, why, self.entered)),
+            CallEvent::Mark(kind, text) => self.mark(time, MarkRow::Of(kind), text),
+            CallEvent::Off => self.mark(time, MarkRow::Off, "not traced from here".into()),
+            CallEvent::End(_) => {}
+            CallEvent::On => self.mark(time, MarkRow::On, "traced again".into()),
         }
     }
 

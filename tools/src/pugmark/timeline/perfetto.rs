@@ -110,7 +110,7 @@ fn packet(at: u64, event: &Message) -> Message {
 mod tests {
     use super::*;
     use crate::pugmark::timeline::MarkRow;
-    use crate::pugmark::walk::Unit;
+    use crate::pugmark::visitors::Unit;
 
     /// Returns the fields of a message: numbers as they are, messages and texts as bytes.
     fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {

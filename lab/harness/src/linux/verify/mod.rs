@@ -217,7 +217,7 @@ impl Verify {
                 found.len() as u64 / 2
             }
             Check::Samples | Check::Skidding | Check::Fetches | Check::Accesses => {
-                let found = addresses(&script(&["--hide-call-graph", "-F", "ip"])?)?;
+                let found = addresses(&script(&["--hide-call-cache", "-F", "ip"])?)?;
                 let truth: HashSet<u64> = whole().into_iter().collect();
                 // A fetch may begin within an instruction, whose other bytes were fetched before.
                 let before = if matches!(row.check, Check::Fetches) { MAX_INSTRUCTION - 1 } else { 0 };
@@ -236,14 +236,14 @@ impl Verify {
             }
             Check::Traced(period) => {
                 let truth = one_in(*period, &whole());
-                let found = addresses(&script(&["--itrace=o", "--hide-call-graph", "-F", "ip"])?)?;
+                let found = addresses(&script(&["--itrace=o", "--hide-call-cache", "-F", "ip"])?)?;
                 same(&found, &truth).context("perf script")?;
                 same(&traced_samples(&self.pugmark, &data)?, &truth).context("pugmark pebs")?;
                 ensure!(found.len() > 10, "only {} samples", found.len());
                 found.len() as u64
             }
             Check::Stacks => {
-                let found = stacks(&script(&["--hide-call-graph", "-F", "brstack"])?)?;
+                let found = stacks(&script(&["--hide-call-cache", "-F", "brstack"])?)?;
                 let branches = outcome.truth.branches(session(index)).iter();
                 let truth: HashSet<_> = branches.map(|branch| (branch.from, branch.to)).collect();
                 let strange = found.iter().find(|branch| !truth.contains(branch));

@@ -140,7 +140,7 @@ pub fn all() -> Vec<Row> {
         checked("icelake", "-j any,u -e instructions:u -c 1009 -- sha256sum /etc/passwd", Check::Stacks),
         checked(
             "icelake",
-            "--call-graph lbr -e instructions:u -c 1009 -- sha256sum /etc/passwd",
+            "--call-cache lbr -e instructions:u -c 1009 -- sha256sum /etc/passwd",
             Check::Stacks,
         ),
         checked("icelake", "-e intel_pt/ptw,fup_on_ptw/u -- ptwrite", Check::Written),

@@ -1,7 +1,7 @@
 //! The time and instructions of each row of a report, with and without all that it called.
 
 use super::naming::{Keys, TraceRows, UnnamedFunctions};
-use crate::pugmark::walk::{Happening, Time, Visitor};
+use crate::pugmark::visitors::{CallEvent, Time, Visitor};
 use rustc_hash::FxHashMap;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -277,11 +277,11 @@ impl Visitor for CallerSums<'_> {
         self.stops
     }
 
-    fn happens(&mut self, now: Time, what: Happening) {
+    fn call_event(&mut self, now: Time, what: CallEvent) {
         self.add_up_to(now);
         self.here = None;
         match what {
-            Happening::Enter { to, .. } | Happening::Again { to, .. } => {
+            CallEvent::Enter { to, .. } | CallEvent::Again { to, .. } => {
                 if std::mem::take(&mut self.lost) {
                     self.leave_all_but(0, now);
                 }
@@ -290,20 +290,20 @@ impl Visitor for CallerSums<'_> {
                 self.enter(place, now);
                 self.here = Some(place);
             }
-            Happening::Leave => self.leave_all_but(self.stack.len().saturating_sub(1), now),
-            Happening::Back => self.jump_back(now),
-            Happening::Off => self.nobodys(NOT_TRACED, now),
-            Happening::On => self.leave_all_but(self.stack.len().saturating_sub(1), now),
-            Happening::Loss(_) if !self.lost => {
+            CallEvent::Leave => self.leave_all_but(self.stack.len().saturating_sub(1), now),
+            CallEvent::Back => self.jump_back(now),
+            CallEvent::Off => self.nobodys(NOT_TRACED, now),
+            CallEvent::On => self.leave_all_but(self.stack.len().saturating_sub(1), now),
+            CallEvent::Loss(_) if !self.lost => {
                 self.lost = true;
                 self.nobodys(LOST, now);
             }
-            Happening::Loss(_) | Happening::Mark(..) | Happening::End(_) => {}
+            CallEvent::Loss(_) | CallEvent::Mark(..) | CallEvent::End(_) => {}
         }
     }
 
     #[inline]
-    fn comes_to(&mut self, ip: u64) -> bool {
+    fn watches(&mut self, ip: u64) -> bool {
         let place = self.place_of(ip);
         self.here != Some(place)
     }

@@ -35,18 +35,18 @@ fn took(pieces: &[CallPiece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])
     let mut now = Time { at: 70, insns: 0 };
     for piece in pieces {
         match *piece {
-            Call(to) => sums.happens(now, Happening::Enter { from: None, to }),
-            Return => sums.happens(now, Happening::Leave),
-            Back => sums.happens(now, Happening::Back),
+            Call(to) => sums.call_event(now, CallEvent::Enter { from: None, to }),
+            Return => sums.call_event(now, CallEvent::Leave),
+            Back => sums.call_event(now, CallEvent::Back),
             Insn(ip, ticks) => {
-                if sums.comes_to(ip) {
+                if sums.watches(ip) {
                     sums.at(now, ip);
                 }
                 now.add(Time { at: ticks, insns: 1 });
             }
-            Off => sums.happens(now, Happening::Off),
-            On => sums.happens(now, Happening::On),
-            Loss => sums.happens(now, Happening::Loss("x".into())),
+            Off => sums.call_event(now, CallEvent::Off),
+            On => sums.call_event(now, CallEvent::On),
+            Loss => sums.call_event(now, CallEvent::Loss("x".into())),
             Wait(ticks) => now.at += ticks,
         }
     }
@@ -134,13 +134,13 @@ fn stacks_stay_small_where_functions_jump_to_one_another() {
     let symbols = TracedSymbols::known(&FUNCTIONS, &[]);
     let wanted = WantedRows { by: &[Key::Function], ..WantedRows::default() };
     let mut sums = CallerSums::new(TraceRows { wanted, symbols: &symbols, unnamed: &UNNAMED, thread: "" });
-    let enter = |to| Happening::Enter { from: None, to };
-    sums.happens(Time::default(), enter(0x1000));
+    let enter = |to| CallEvent::Enter { from: None, to };
+    sums.call_event(Time::default(), enter(0x1000));
     for round in 0..100 {
         for what in
-            [enter(0x2000), enter(0x3000), Happening::Back, enter(0x4000), Happening::Back, Happening::Back]
+            [enter(0x2000), enter(0x3000), CallEvent::Back, enter(0x4000), CallEvent::Back, CallEvent::Back]
         {
-            sums.happens(Time::default(), what);
+            sums.call_event(Time::default(), what);
         }
         assert!(sums.stack.len() == 1 && sums.stack[0].kept.len() == 3, "{round}");
     }

@@ -1,7 +1,7 @@
 //! The rows of a report, as text, as JSON and as comma-separated values.
 
 use super::naming::{FUNCTION, KEYS};
-use crate::pugmark::walk::Unit;
+use crate::pugmark::visitors::Unit;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
