@@ -36,18 +36,12 @@ fn main() {
         return;
     }
     let out = PathBuf::from(variable("OUT_DIR")).join("plugin.so");
+    // QEMU loads it, and is a distribution's: a static program beside it has another C library.
+    let [target, host] = [variable("TARGET"), variable("HOST")];
+    let target = if target.ends_with("-musl") { host } else { target };
     let status = Command::new(variable("RUSTC"))
         .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "pugmark_plugin"])
-        .args([
-            "-C",
-            "opt-level=3",
-            "-C",
-            "panic=abort",
-            "-C",
-            "strip=symbols",
-            "--target",
-            &variable("TARGET"),
-        ])
+        .args(["-C", "opt-level=3", "-C", "panic=abort", "-C", "strip=symbols", "--target", &target])
         .arg("-o")
         .args([&out, &PathBuf::from(FOLDER).join("plugin.rs")])
         .status();

@@ -1,5 +1,16 @@
 //! A hash over instruction addresses, to compare two records of one execution (for example a trace and a model's
 //! log).
+//!
+//! ```
+//! use pugmark_decoder_core::hash::AddressHash;
+//!
+//! let (mut decoded, mut logged) = (AddressHash::new(), AddressHash::new());
+//! [0x1000, 0x1003].into_iter().for_each(|address| decoded.add(address));
+//! [0x1003, 0x1000].into_iter().for_each(|address| logged.add(address));
+//! // As many instructions, in another order.
+//! assert_eq!(decoded.count(), logged.count());
+//! assert_ne!(decoded.value(), logged.value());
+//! ```
 
 /// FNV's prime for 64 bits.
 const PRIME: u64 = 0x0000_0100_0000_01b3;

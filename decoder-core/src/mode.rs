@@ -1,4 +1,12 @@
 //! Execution modes.
+//!
+//! ```
+//! use pugmark_decoder_core::{insn::decode, mode::ExecMode};
+//!
+//! // The same bytes are one instruction in 64-bit mode, REX.W NOP, and two in 32-bit mode: DEC EAX, NOP.
+//! let length = |mode| decode(&[0x48, 0x90], mode, 0x1000).map(|insn| insn.len);
+//! assert_eq!((length(ExecMode::Bits64), length(ExecMode::Bits32)), (Ok(2), Ok(1)));
+//! ```
 
 /// The default width of operands and addresses. It determines how bytes are decoded to instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,5 +1,15 @@
 //! The entry of the local APIC's local vector table (LVT) that routes performance-monitoring interrupts.
 //!
+//! ```
+//! use pugmark_kernel::lapic::{Delivery, LvtPc, Vector};
+//!
+//! // A PMI as NMI, and one by a vector, which must not be an exception's.
+//! assert_eq!(LvtPc::new(Delivery::Nmi).0, 0x400);
+//! let vector = Vector::new(0x40).expect("it is above the exceptions'");
+//! assert_eq!(LvtPc::new(Delivery::Fixed(vector)).masked().0, 0x1_0040);
+//! assert_eq!(Vector::new(14), None);
+//! ```
+//!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local Vector Table" and "x2APIC Register Address
 //! Space".
 

@@ -1,4 +1,13 @@
 //! The losses of a recording and their causes: counts ([`Loss`]), and places in the recorded data ([`Gap`]).
+//!
+//! ```
+//! use pugmark_kernel::loss::Loss;
+//!
+//! let loss = Loss { wrap: 1, wrapped_bytes: 4096, ..Loss::NONE };
+//! assert!(!loss.is_none());
+//! // A TraceStop range is configured, so to stop in it is no loss.
+//! assert!(Loss { trace_stop: 1, ..Loss::NONE }.is_none());
+//! ```
 
 use core::fmt;
 

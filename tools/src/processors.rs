@@ -1,6 +1,6 @@
 //! Names of processors, which `--cpu` takes instead of numbers.
 
-use pugmark_decoder_core::errata::{Cpu, Vendor};
+use pugmark_decoder_core::errata::Cpu;
 use std::{fmt::Write, io};
 
 /// Name, family, model, and the names under which the processor was sold.
@@ -76,6 +76,7 @@ pub fn by_name(name: &str) -> Option<Cpu> {
 pub fn host() -> Option<Cpu> {
     #[cfg(target_arch = "x86_64")]
     {
+        use pugmark_decoder_core::errata::Vendor;
         use std::arch::x86_64::__cpuid;
         let (vendor, features) = (__cpuid(0), __cpuid(1));
         let mut cpu = Cpu::from_signature(features.eax);
@@ -156,6 +157,9 @@ mod tests {
             line.and_then(|line| line.split(": ").nth(1)).unwrap().to_owned()
         };
         assert_eq!((cpu.family.to_string(), cpu.model.to_string()), (field("cpu family"), field("model")));
-        assert_eq!(cpu.vendor == Vendor::Intel, field("vendor_id") == "GenuineIntel");
+        assert_eq!(
+            cpu.vendor == pugmark_decoder_core::errata::Vendor::Intel,
+            field("vendor_id") == "GenuineIntel"
+        );
     }
 }

@@ -3,11 +3,14 @@
 mod api;
 mod bare;
 mod bench;
+mod book;
 mod capi;
 mod ci;
 #[cfg(test)]
 mod circles;
 mod deny;
+#[cfg(test)]
+mod examples;
 mod fuzz;
 mod iso;
 #[cfg(test)]
@@ -19,6 +22,7 @@ mod names;
 mod nightly;
 mod oldest_toolchain;
 mod package;
+mod portable;
 mod run;
 mod sanitize;
 mod setup;
@@ -64,7 +68,11 @@ enum Command {
     Sanitize,
     /// Check licences, sources and known faults of the libraries that are built in, by cargo-deny
     Deny(SetupOptions),
-    /// Try to publish the crates without doing it, or make a Debian package of the programs
+    /// Make a book of the documentation by mdbook, and check its links
+    Book(SetupOptions),
+    /// Test decoder and views for aarch64 in an emulator, and check them for Windows and macOS
+    Portable(SetupOptions),
+    /// Try to publish the crates without doing it, make a Debian package of the programs, or all files of a release
     Package(package::PackageOptions),
     /// Find small changes of a crate, or of the lines that differ from a commit, that no test notices
     Mutants(pugmark_mutants::MutantsOptions),
@@ -88,6 +96,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
+        Command::Book(options) => book::book(options).map(|()| ExitCode::SUCCESS),
+        Command::Portable(options) => portable::portable(options).map(|()| ExitCode::SUCCESS),
         Command::Package(options) => package::package(&options).map(|()| ExitCode::SUCCESS),
         Command::Mutants(options) => pugmark_mutants::mutants(&options),
     };

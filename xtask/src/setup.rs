@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use pugmark_harness::images::target_folder;
+use pugmark_harness::images::{target_folder, workspace};
 use pugmark_harness::libipt::release::{self, Download, RELEASES, Release};
 use pugmark_harness::linux::{DebianKernel, packages};
 use pugmark_harness::qemu::{self, QEMU};
@@ -44,6 +44,8 @@ struct PackageManager {
     packers: &'static str,
     /// Empty if the system has no such package.
     mmdebstrap: &'static str,
+    /// The C compiler and library of aarch64; empty if the system has no such package.
+    aarch64: &'static str,
 }
 
 /// A function that returns the names of the packages with a program or library.
@@ -69,6 +71,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pkg_config: "pkg-config",
         packers: "lz4 zstd xz-utils",
         mmdebstrap: "mmdebstrap",
+        aarch64: "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -89,6 +92,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pkg_config: "pkgconf-pkg-config",
         packers: "lz4 zstd xz",
         mmdebstrap: "mmdebstrap",
+        aarch64: "",
     },
     PackageManager {
         systems: &["arch"],
@@ -109,6 +113,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pkg_config: "pkgconf",
         packers: "lz4 zstd xz",
         mmdebstrap: "",
+        aarch64: "",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -129,6 +134,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pkg_config: "pkg-config",
         packers: "lz4 zstd xz",
         mmdebstrap: "",
+        aarch64: "",
     },
     PackageManager {
         systems: &["alpine"],
@@ -149,6 +155,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pkg_config: "pkgconf",
         packers: "lz4 zstd xz",
         mmdebstrap: "",
+        aarch64: "",
     },
 ];
 
@@ -348,6 +355,29 @@ pub(crate) fn prepare_bare(no_install: bool) -> Result<()> {
     require("mmdebstrap", |manager| manager.mmdebstrap, no_install)
 }
 
+/// Makes sure that programs for aarch64 can be linked, and run in an emulator.
+pub(crate) fn prepare_portable(no_install: bool) -> Result<()> {
+    require("aarch64-linux-gnu-gcc", |manager| manager.aarch64, no_install)?;
+    require("qemu-aarch64", |manager| manager.qemu_user, no_install)
+}
+
+/// Makes sure that the toolchain in use has the standard library for these targets.
+pub(crate) fn require_targets(targets: &[&str], no_install: bool) -> Result<()> {
+    let list = Command::new("rustup")
+        .args(["target", "list", "--installed"])
+        .current_dir(workspace())
+        .output()
+        .context("cannot start rustup")?;
+    let installed = String::from_utf8_lossy(&list.stdout).into_owned();
+    let is_there = |target: &str| installed.lines().any(|line| line == target);
+    for target in targets.iter().filter(|target| !is_there(target)) {
+        let command = format!("rustup target add {target}");
+        ensure!(!no_install, "the standard library for {target} is missing; this installs it: {command}");
+        install(target, &command)?;
+    }
+    Ok(())
+}
+
 /// Makes sure that GRUB can make a disk image.
 pub(crate) fn prepare_grub(no_install: bool) -> Result<()> {
     ["grub-mkrescue", "xorriso", "mformat"]
@@ -375,6 +405,11 @@ pub(crate) fn prepare_deny(no_install: bool) -> Result<()> {
 /// Makes sure that cargo-deb is installed.
 pub(crate) fn prepare_deb(no_install: bool) -> Result<()> {
     require_tool("cargo-deb", "cargo install cargo-deb --locked", no_install)
+}
+
+/// Makes sure that mdbook is installed.
+pub(crate) fn prepare_book(no_install: bool) -> Result<()> {
+    require_tool("mdbook", "cargo install mdbook --locked --version ^0.4", no_install)
 }
 
 /// Makes sure that a cargo command exists.

@@ -6,6 +6,17 @@
 //! recovery, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt. So
 //! the map depends less on the arrival of interrupts. A PSB+ in between changes nothing. A block is in one section of
 //! the image: if control flow continues in another section without a branch, a new block begins, with an edge to it.
+//!
+//! ```
+//! use pugmark_decoder_core::block_cache::{ExecutionSink, edges::{EDGES, EdgeMap, place}};
+//!
+//! let mut counts = [0; EDGES];
+//! let mut edges = EdgeMap::<true>::new(&mut counts);
+//! // A visit passes on the edge from the block at 1000H to the one at 1005H, twice.
+//! let edge = place(0x1005) ^ place(0x1000) >> 1;
+//! edges.edges(edge, 2);
+//! assert_eq!((edges.taken(), counts[usize::from(edge)]), (2, 2));
+//! ```
 
 use super::ExecutionSink;
 use crate::event::{Event, EventKind};

@@ -1,5 +1,14 @@
 //! The units of AMD's processors: performance counters, Instruction Based Sampling (IBS), and the recorders of last
 //! branches.
+//!
+//! ```
+//! use pugmark_kernel::{amd::AmdCapabilities, cpuid::this_processor};
+//!
+//! match AmdCapabilities::read(this_processor) {
+//!     Ok(amd) => println!("{} counters, IBS: {}", amd.counters, amd.ibs.is_some()),
+//!     Err(missing) => println!("{missing}"),
+//! }
+//! ```
 
 pub mod branches;
 pub mod counters;

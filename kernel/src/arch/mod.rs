@@ -1,4 +1,13 @@
 //! Access to the real processor's registers: the only assembly of this crate.
+//!
+//! ```no_run
+//! use pugmark_kernel::{arch::GuardedMsr, msr::Msr};
+//!
+//! // SAFETY: the kernel runs at CPL 0, and its #GP handler calls `fixup`.
+//! let mut msr = unsafe { GuardedMsr::new() };
+//! // A register that this processor lacks is an error, not a fault.
+//! println!("IA32_RTIT_CTL: {:x?}", msr.rdmsr(0x570));
+//! ```
 
 mod guarded;
 

@@ -1,4 +1,28 @@
 //! Draining recorded data: a [`Sink`] receives bytes in place, and gaps where something is missing.
+//!
+//! ```
+//! use pugmark_kernel::{drain::Sink, loss::Gap};
+//!
+//! /// Counts bytes and gaps, and needs no byte afterwards.
+//! #[derive(Default)]
+//! struct Count(u64, u64);
+//!
+//! impl Sink for Count {
+//!     fn bytes(&mut self, bytes: &[u8]) -> usize {
+//!         self.0 += bytes.len() as u64;
+//!         bytes.len()
+//!     }
+//!     fn gap(&mut self, _: Gap) -> bool {
+//!         self.1 += 1;
+//!         true
+//!     }
+//! }
+//!
+//! let mut count = Count::default();
+//! assert_eq!(count.bytes(&[0x02, 0x82]), 2);
+//! assert!(count.gap(Gap::Full));
+//! assert_eq!((count.0, count.1), (2, 1));
+//! ```
 
 mod relay;
 

@@ -12,6 +12,19 @@
 //! into. While the processor may write to that memory, the session is inside a [`Running`] and nothing else can access
 //! it. `Halted` is the proof that the processor writes nothing: only halting creates one, and every function that
 //! reads the memory, changes it or resumes the unit requires one.
+//!
+//! ```
+//! use pugmark_kernel::intel::pt::{Buffer, PtConfig, PtUnit};
+//! use pugmark_kernel::{memory::Frames, msr::Msr};
+//!
+//! /// Traces a function once. Returns the unit, which is off, or says why there is no trace.
+//! fn traced<M: Msr, F: Frames>(unit: PtUnit<M>, buffer: Buffer<F>, work: fn()) -> Result<PtUnit<M>, String> {
+//!     let running = unit.start(&PtConfig::new(), buffer).map_err(|not_started| not_started.error().to_string())?;
+//!     work();
+//!     let stopped = running.stop().map_err(|failed| failed.fault.to_string())?;
+//!     Ok(stopped.unit)
+//! }
+//! ```
 
 mod absent;
 mod failed;

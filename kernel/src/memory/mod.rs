@@ -17,6 +17,34 @@
 //! - WRMSR is a barrier to the compiler in both implementations of [`arch`](crate::arch) (it may access memory); RDMSR
 //!   is none, and without a fence nothing relies on an order between it and memory accesses.
 //!
+//! ```
+//! use core::ptr::NonNull;
+//! use pugmark_kernel::memory::{Frames, PhysAddr, Request};
+//!
+//! /// Pages that the kernel has set aside; physical memory is mapped at an offset.
+//! struct Reserved { pages: core::cell::Cell<(u64, u64)>, offset: u64 }
+//!
+//! // SAFETY: each page is given out once and never again; the kernel has mapped it, write-back.
+//! unsafe impl Frames for Reserved {
+//!     fn allocate(&self, request: Request) -> Option<PhysAddr> {
+//!         let (start, end) = self.pages.get();
+//!         let address = start.next_multiple_of(request.align);
+//!         let after = address + request.size;
+//!         (after <= end.min(request.limit)).then(|| self.pages.set((after, end)))?;
+//!         Some(PhysAddr::new(address))
+//!     }
+//!     unsafe fn free(&self, _: PhysAddr, _: Request) {}
+//!     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
+//!         NonNull::new((self.offset + address.as_u64()) as *mut u8).expect("the offset is not 0")
+//!     }
+//! }
+//!
+//! let memory = Reserved { pages: (0x1000, 0x8000).into(), offset: 0xffff_8000_0000_0000 };
+//! let request = Request { size: 0x4000, align: 0x4000, limit: 1 << 39 };
+//! assert_eq!(memory.allocate(request), Some(PhysAddr::new(0x4000)));
+//! assert_eq!(memory.allocate(request), None);
+//! ```
+//!
 //! Source: SDM vol. 3, Intel Processor Trace, "Disabling Packet Generation"; Debug, Branch Profile, TSC, "BTS and DS
 //! Save Area".
 

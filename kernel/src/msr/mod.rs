@@ -1,4 +1,11 @@
 //! Model-specific registers (MSRs): the trait by which the driver accesses the processor, and a type for each register.
+//!
+//! ```
+//! use pugmark_kernel::msr::RtitCtl;
+//!
+//! let ctl = RtitCtl::TRACE_EN | RtitCtl::OS | RtitCtl::BRANCH_EN | RtitCtl::TOPA;
+//! assert_eq!(ctl.bits(), 0x2105);
+//! ```
 
 /// Implements `RegisterValue` for registers that are sets of flags, and `Register` for those with one address.
 macro_rules! flags {

@@ -1,5 +1,23 @@
 //! The handler of the performance-monitoring interrupt (PMI): it finds out which unit requested the interrupt, and
 //! serves all units in the required order.
+//!
+//! ```
+//! use pugmark_kernel::lapic::{Delivery, LocalApic};
+//! use pugmark_kernel::msr::{GeneralProtection, Msr};
+//! use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
+//!
+//! /// The kernel's NMI handler: true if the NMI was the tracing units'.
+//! fn nmi(
+//!     handler: &mut Handler,
+//!     msr: &mut impl Msr,
+//!     apic: &mut impl LocalApic,
+//!     source: &mut dyn PmiSource,
+//! ) -> Result<bool, GeneralProtection> {
+//!     Ok(handler.handle(msr, apic, &mut [source])? != Pmi::NotOurs)
+//! }
+//!
+//! assert_eq!(Handler::new(Delivery::Nmi).counts().served, 0);
+//! ```
 
 mod serve;
 mod source;

@@ -1,4 +1,21 @@
 //! A place for a processor's trace that its PMI handler and the code that the handler interrupts can share.
+//!
+//! ```
+//! use pugmark_kernel::{arch::PlainMsr, lapic::{Delivery, X2Apic}, pmi::Handler, slot::Slot};
+//!
+//! type Registers = fn() -> (PlainMsr, X2Apic<PlainMsr>);
+//!
+//! fn registers() -> (PlainMsr, X2Apic<PlainMsr>) {
+//!     // SAFETY: only this processor's handler and its threads, at CPL 0, use the slot.
+//!     unsafe { (PlainMsr::new(), X2Apic::new(PlainMsr::new())) }
+//! }
+//!
+//! // SAFETY: this processor alone uses the slot.
+//! static SLOT: Slot<(), Registers> = unsafe { Slot::new(Handler::new(Delivery::Nmi), registers) };
+//!
+//! // Nothing is traced yet, and no interrupt had to wait.
+//! assert_eq!(SLOT.waits(), 0);
+//! ```
 
 mod gate;
 mod traced;

@@ -1,4 +1,16 @@
 //! Converts events to registers, like libpfm3's `pfm_dispatch_events` for AMD64.
+//!
+//! ```
+//! use pugmark_pfm::{Cpu, Levels, dispatch::Request};
+//!
+//! let cpu = Cpu::by_name("fam10h_revc").expect("it is in the table");
+//! let events = [cpu.select("CPU_CLK_UNHALTED").expect("it has this event")];
+//! let request = Request { events: &events, levels: Levels::USER, features: None, unavailable: 0 };
+//! let dispatch = cpu.dispatch(&request)?;
+//! // The first counter's event select: event 76H, USR, INT and EN.
+//! assert_eq!(dispatch.pmcs()[0].value, 0x51_0076);
+//! # Ok::<(), pugmark_pfm::DispatchError>(())
+//! ```
 
 mod assign;
 mod error;

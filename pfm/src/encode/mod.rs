@@ -1,4 +1,12 @@
 //! Converts event strings to event selects, like libpfm4.
+//!
+//! ```
+//! use pugmark_pfm::{Levels, encode};
+//!
+//! let encoding = encode("amd64_fam10h_barcelona::RETIRED_INSTRUCTIONS:u", Levels::default())?;
+//! assert_eq!(encoding.select(), 0x51_00c0);
+//! # Ok::<(), pugmark_pfm::EncodeError<'_>>(())
+//! ```
 
 mod attribute;
 mod choice;

@@ -27,7 +27,6 @@ fn main() -> ExitCode {
         Err(refusal) => return refuse(&refusal),
     };
     let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
-    let mut failure: fn(&Error) -> u8 = |_| 1;
     let result = match &command {
         PugmarkCommand::Decode(options) => decode::run(options),
         PugmarkCommand::Bench(options) => done(bench::run(options)),
@@ -46,22 +45,26 @@ fn main() -> ExitCode {
         PugmarkCommand::Man(options) => done(manual::man(options)),
         PugmarkCommand::Completions(options) => done(manual::completions(options)),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        PugmarkCommand::Record(options) => {
-            failure = record::failure;
-            record::run(options).map(ExitCode::from)
-        }
+        PugmarkCommand::Record(options) => record::run(options).map(ExitCode::from),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        PugmarkCommand::Boot(options) => {
-            failure = boot::failure;
-            boot::run(options).map(ExitCode::from)
-        }
+        PugmarkCommand::Boot(options) => boot::run(options).map(ExitCode::from),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        PugmarkCommand::Stat(options) => {
-            failure = stat::failure;
-            stat::run(options).map(ExitCode::from)
-        }
+        PugmarkCommand::Stat(options) => stat::run(options).map(ExitCode::from),
     };
-    end(result, failure)
+    end(result, failure_of(&command))
+}
+
+/// Returns the function that gives an error of this command its exit status.
+fn failure_of(command: &PugmarkCommand) -> fn(&Error) -> u8 {
+    match command {
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        PugmarkCommand::Record(_) => record::failure,
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        PugmarkCommand::Boot(_) => boot::failure,
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        PugmarkCommand::Stat(_) => stat::failure,
+        _ => |_| 1,
+    }
 }
 
 /// Returns whether the options of `decode` or `bench` hold `--cpu list` anywhere; it needs no trace.

@@ -1,6 +1,8 @@
-//! `cargo xtask package`: the packages for users: the crates for a registry and a Debian package of the programs.
+//! `cargo xtask package`: the packages for users: the crates for a registry, a Debian package of the programs, and all
+//! files of a release.
 
 mod cargo_home;
+mod release;
 
 use anyhow::{Context, Result, ensure};
 use cargo_home::fresh_cargo_home;
@@ -11,14 +13,17 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::setup::{self, SetupOptions};
 
 /// The folder of files that cargo-deb packs besides the programs. cargo-deb finds the build's folder by the prefix
 /// `release/`.
-const FOLDER: &str = "release/debian";
+const DOCUMENTS: &str = "release/debian";
+
+/// The packages with programs.
+const PACKAGES: [&str; 4] = ["--package", "pugmark-tools", "--package", "pugmark-ipt-programs"];
 
 #[derive(Args)]
 pub(crate) struct PackageOptions {
@@ -27,13 +32,24 @@ pub(crate) struct PackageOptions {
     /// Make a Debian package of the programs instead, with manual pages and completions, by cargo-deb
     #[arg(long)]
     deb: bool,
+    /// Make all files of a release instead: static programs, the Debian package, the crates
+    #[arg(long, conflicts_with = "deb")]
+    release: bool,
 }
 
-/// Does all of `cargo publish` except the upload, or makes the Debian package.
+/// Does all of `cargo publish` except the upload, or makes the Debian package, or all files of a release.
 pub(crate) fn package(options: &PackageOptions) -> Result<()> {
-    if options.deb {
-        return debian_package(options.setup);
+    if options.release {
+        return release::release(options.setup);
     }
+    if options.deb {
+        return debian_package(options.setup).map(|package| println!("{}", package.display()));
+    }
+    dry_publish()
+}
+
+/// Does all of `cargo publish` except the upload.
+fn dry_publish() -> Result<()> {
     let target = target_folder().join("published").display().to_string();
     let publish =
         ["publish", "--dry-run", "--workspace", "--locked", "--allow-dirty", "--target-dir", &target];
@@ -43,14 +59,16 @@ pub(crate) fn package(options: &PackageOptions) -> Result<()> {
     Ok(())
 }
 
-/// Makes `target/debian/pugmark_VERSION_ARCHITECTURE.deb`, as `tools/Cargo.toml` says, and prints its name.
-fn debian_package(setup: SetupOptions) -> Result<()> {
+/// Makes `target/debian/pugmark_VERSION_ARCHITECTURE.deb`, as `tools/Cargo.toml` says, and returns its path.
+fn debian_package(setup: SetupOptions) -> Result<PathBuf> {
     setup::prepare_deb(setup.no_install)?;
-    let packages = ["--package", "pugmark-tools", "--package", "pugmark-ipt-programs"];
-    cargo(&[&["build", "--locked", "--release"], &packages[..]].concat(), &[])?;
-    write_documents(&target_folder().join("release/pugmark"), &target_folder().join(FOLDER))?;
-    strip(&build_monitor()?, &target_folder().join(FOLDER).join("pugmark-monitor"))?;
-    cargo(&["deb", "--locked", "--package", "pugmark-tools", "--no-build", "--strip"], &[])
+    cargo(&[&["build", "--locked", "--release"], &PACKAGES[..]].concat(), &[])?;
+    write_documents(&target_folder().join("release/pugmark"), &target_folder().join(DOCUMENTS))?;
+    strip(&build_monitor()?, &target_folder().join(DOCUMENTS).join("pugmark-monitor"))?;
+    let deb = ["deb", "--locked", "--package", "pugmark-tools", "--no-build", "--strip"];
+    let output = command(&deb).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "`cargo deb` failed");
+    Ok(String::from_utf8(output.stdout)?.trim().into())
 }
 
 /// Writes a program without symbols to `out`. cargo-deb strips the package's own programs only.

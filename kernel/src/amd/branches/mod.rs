@@ -5,6 +5,15 @@
 //! taken branches: [`CountedEvent::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::CountedEvent). The
 //! handler of its interrupt reads the branches.
 //!
+//! ```
+//! use pugmark_kernel::amd::branches::{BranchConfig, Recorder};
+//!
+//! // Only branches of the kernel, and the records as they were when the PMI came.
+//! let config = BranchConfig::new().user(false).freeze_on_pmi(true);
+//! assert!(config.check(Recorder::LbrV2 { depth: 16, freezes: true }).is_ok());
+//! assert!(config.check(Recorder::LbrV2 { depth: 16, freezes: false }).is_err());
+//! ```
+//!
 //! Source: APM vol. 2, Debug and Performance Resources, "Last Branch Stack Registers"; for branch sampling PPR 55898
 //! (family 19h models 00h-0Fh), "DBG_EXTN_CFG" and "SAMP_BR_FROM".
 

@@ -3,6 +3,17 @@
 //! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), so they have one owner:
 //! [`DsUnit`] is off, [`DsRunning`] records and owns the memory, [`DsStopped`] holds the records. The area begins with
 //! the buffer management area, which gives base, index, maximum and PMI threshold of each half's buffer.
+//!
+//! ```
+//! use pugmark_kernel::intel::ds::{AreaError, AreaPlan, BufferMode, BufferPlan};
+//! use pugmark_kernel::intel::ds::{DsArea, DsCapabilities, LinearMemory, Strictness};
+//!
+//! /// Memory for the last thousand branches.
+//! fn area<L: LinearMemory + Clone>(memory: L, capabilities: &DsCapabilities) -> Result<DsArea<L>, AreaError> {
+//!     let buffer = BufferPlan { bytes: 24 * 1000, page_offset: 0, mode: BufferMode::Circular };
+//!     DsArea::allocate(memory, capabilities, &AreaPlan::new().bts(buffer), Strictness::Lenient)
+//! }
+//! ```
 
 mod area;
 mod block;

@@ -1,6 +1,15 @@
 //! Processor event-based sampling (PEBS): when a counter overflows, the processor stores a record with its registers in
 //! the DS save area, or puts it into the trace of Intel PT ([`TracedPebsUnit`]).
 //!
+//! ```
+//! use pugmark_kernel::intel::{ds::DsConfig, pebs::{PebsConfig, PreciseEvent}};
+//!
+//! // The registers of user code after each 100 000th taken branch, on counter 0.
+//! let samples = PebsConfig::new().os(false).general(0, PreciseEvent::BR_INST_RETIRED, 100_000);
+//! let config = DsConfig::new().pebs(samples);
+//! # let _ = config;
+//! ```
+//!
 //! Source for this whole module: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each
 //! microarchitecture, "Adaptive PEBS", "Extended PEBS".
 

@@ -4,6 +4,17 @@
 //! (TNT), targets (TIP), timing and events. From the packets and the code a decoder reconstructs the execution. This
 //! module reads the unit's capabilities ([`PtCapabilities`]), checks the configuration ([`PtConfig`]), allocates the
 //! output memory ([`Buffer`]), and starts ([`PtUnit`]), runs ([`PtRunning`]) and stops ([`PtStopped`]) a trace.
+//!
+//! ```
+//! use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig};
+//!
+//! // The kernel's code, with time, as far as this processor can.
+//! let config = PtConfig::new().os(true).user(false).tsc(true).mtc(3);
+//! match PtCapabilities::of_this_processor() {
+//!     Ok(capabilities) => println!("{:?}", config.check(&capabilities)),
+//!     Err(missing) => println!("{missing}"),
+//! }
+//! ```
 
 pub(crate) mod buffer;
 mod capabilities;

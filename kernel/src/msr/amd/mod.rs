@@ -1,4 +1,12 @@
 //! AMD's registers of counters, Instruction Based Sampling (IBS) and last branches.
+//!
+//! ```
+//! use pugmark_kernel::msr::amd::PerfEvtSel;
+//!
+//! // Retired instructions (C0H) of user code: USR and EN.
+//! let select = PerfEvtSel::from_bits_retain(0x41_00c0);
+//! assert!(select.contains(PerfEvtSel::USR | PerfEvtSel::EN) && !select.contains(PerfEvtSel::OS));
+//! ```
 
 mod ibs;
 mod select;

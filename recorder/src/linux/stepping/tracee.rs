@@ -137,7 +137,7 @@ impl Tracee {
         self.request(libc::PTRACE_DETACH, null_mut(), signal as usize as *mut c_void).is_ok()
     }
 
-    fn resume(&self, how: libc::c_uint, signal: c_int) -> io::Result<()> {
+    fn resume(&self, how: Request, signal: c_int) -> io::Result<()> {
         match self.request(how, null_mut(), signal as usize as *mut c_void) {
             // It was killed in the meantime; the next wait reports its end.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -225,7 +225,7 @@ impl Tracee {
         Ok(())
     }
 
-    fn request(&self, how: libc::c_uint, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
+    fn request(&self, how: Request, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
         request(self.pid, how, address, data)
     }
 }
@@ -286,7 +286,13 @@ fn event_message(pid: pid_t) -> io::Result<pid_t> {
     Ok(message as pid_t)
 }
 
-fn request(pid: pid_t, how: libc::c_uint, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
+/// The type of `ptrace`'s first argument: the C libraries differ.
+#[cfg(target_env = "musl")]
+type Request = c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
+fn request(pid: pid_t, how: Request, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
     // SAFETY: requests that read or write this process's memory come with a pointer to what they read or write.
     check(unsafe { libc::ptrace(how, pid, address, data) })
 }
