@@ -13,6 +13,7 @@
 //! ```
 
 pub mod bts;
+pub mod counters;
 pub mod ds;
 pub(crate) mod errata;
 pub mod lbr;

@@ -1,11 +1,10 @@
 //! Detects PEBS and its capabilities.
 
 use super::{GENERAL, PeriodRules, PreciseEvent, PreciseEvents};
+use crate::intel::counters::registers::microcode_counters;
 use crate::intel::errata::{Errata, least_pebs_microcode};
 use crate::lifecycle::Missing;
-use crate::msr::{
-    BiosSignId, FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities, TsxForceAbort, TypedMsr,
-};
+use crate::msr::{BiosSignId, FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities, TypedMsr};
 use pugmark_decoder_core::pebs::Format;
 use raw_cpuid::{CpuId, CpuIdReader, FeatureInfo};
 
@@ -140,25 +139,6 @@ fn broken(features: &FeatureInfo, msr: &mut impl Msr) -> Result<Option<Missing>,
     // CPUID.1, which has just been executed, puts the revision there.
     let revision = msr.read::<BiosSignId>()?.revision();
     Ok((revision < needed).then_some(Missing::PebsMicrocode { revision, needed }))
-}
-
-/// Returns the general-purpose counters that microcode uses now, as bits: counter 3 while it makes transactions of TSX
-/// safe, unless it aborts all of them.
-///
-/// Source: Intel, "Performance Monitoring Impact of Intel Transactional Synchronization Extension Memory Ordering
-/// Issue"; Linux, arch/x86/events/intel/core.c, `tfa_get_event_constraints`.
-fn microcode_counters(cpuid: &impl CpuIdReader, msr: &mut impl Msr) -> u8 {
-    const RTM: u32 = 1 << 11;
-    const TSX_FORCE_ABORT: u32 = 1 << 13;
-    let leaf = if cpuid.cpuid1(0).eax >= 7 { cpuid.cpuid2(7, 0) } else { return 0 };
-    if leaf.ebx & RTM == 0 || leaf.edx & TSX_FORCE_ABORT == 0 {
-        return 0;
-    }
-    // A hypervisor may announce the register and not have it.
-    match msr.read::<TsxForceAbort>() {
-        Ok(control) if control.contains(TsxForceAbort::RTM_FORCE_ABORT) => 0,
-        Ok(_) | Err(_) => 1 << 3,
-    }
 }
 
 /// Returns the number of general-purpose counters of family 06H that sample without PEBS_BASELINE.

@@ -1,21 +1,13 @@
 //! The registers of the counters that sample: set up, enabled, disabled and restored.
 
 use super::{Counter, PebsCapabilities, PebsConfig};
+use crate::intel::counters::registers::{self, bit, release, set_fixed, width, write, write_at};
 use crate::lifecycle::InUse;
 use crate::msr::{
-    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalInUse, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg,
-    PebsEnable, Register, RegisterAt, RegisterValue, TypedMsr, fixed_counter, full_width_pmc, pmc,
-    reload_fixed_counter, reload_pmc,
+    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg, PebsEnable,
+    TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
 };
 use pugmark_decoder_core::pebs::Format;
-
-/// The events that clear a general-purpose counter, see [`Errata::COUNTERS_NEED_CLEARING`].
-///
-/// Source: Intel, specification updates of the processors named there; Linux, arch/x86/events/intel/core.c,
-/// `intel_pmu_nhm_workaround`.
-///
-/// [`Errata::COUNTERS_NEED_CLEARING`]: crate::intel::errata::Errata::COUNTERS_NEED_CLEARING
-const CLEARING_EVENTS: [u64; 3] = [0x43_00d2, 0x43_00b1, 0x43_00b5];
 
 /// The counters that sample, and the state of their registers.
 #[derive(Clone, Copy, Debug)]
@@ -83,36 +75,15 @@ impl Program {
     }
 
     /// Returns the other owner of the counters or of PEBS, if there is one.
-    ///
-    /// An event select other than 0 means that a counter is in use, as in IA32_PERF_GLOBAL_INUSE, which not all
-    /// processors have. That register also shows counters that microcode uses.
     pub(crate) fn in_use(&self, msr: &mut impl Msr) -> Result<Option<InUse>, GeneralProtection> {
         let PebsEnable(pebs_enable) = msr.read()?;
         if pebs_enable != 0 {
             return Ok(Some(InUse::Sampler { pebs_enable }));
         }
-        let others = match self.capabilities.global_in_use {
-            // A hypervisor may announce the register and not have it.
-            true => msr.read::<GlobalInUse>().map_or(0, |GlobalInUse(counters)| counters),
-            false => 0,
-        };
+        let reported = registers::reported(msr, self.capabilities.global_in_use);
         for (counter, _) in self.config.counters() {
-            let (control, used) = match counter {
-                Counter::General(n) => {
-                    let control = msr.read_at(Ia32PerfEvtSel::at(n))?;
-                    let used = control & Ia32PerfEvtSel::EVENT.union(Ia32PerfEvtSel::EN);
-                    (control.bits(), used.bits())
-                }
-                Counter::Fixed(n) => {
-                    let FixedCtrCtrl(control) = msr.read()?;
-                    (control, control & FixedCtrCtrl::mask(n))
-                }
-            };
-            if used != 0 {
-                return Ok(Some(InUse::Counter { counter, control }));
-            }
-            if others & bit(counter) != 0 {
-                return Ok(Some(InUse::Counter { counter, control: others }));
+            if let Some(owner) = registers::owner(msr, counter, reported)? {
+                return Ok(Some(owner));
             }
         }
         Ok(None)
@@ -131,9 +102,7 @@ impl Program {
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
             if let (true, Counter::General(n)) = (self.capabilities.counters_need_clearing, counter) {
-                for event in CLEARING_EVENTS {
-                    write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::from_bits_retain(event))?;
-                }
+                registers::clear(msr, n)?;
             }
             self.load(counter, period, msr)?;
             self.set_reload(counter, period, msr)?;
@@ -142,10 +111,8 @@ impl Program {
                     write_at(msr, Ia32PerfEvtSel::at(n), self.config.select(n, adaptive))?;
                 }
                 Counter::Fixed(n) => {
-                    let FixedCtrCtrl(control) = msr.read()?;
                     let (os, user) = self.config.levels();
-                    let mine = FixedCtrCtrl::counting(n, os, user, adaptive);
-                    write(msr, FixedCtrCtrl(control & !FixedCtrCtrl::mask(n) | mine))?;
+                    set_fixed(msr, n, FixedCtrCtrl::counting(n, os, user, adaptive))?;
                 }
             }
         }
@@ -269,13 +236,12 @@ impl Program {
         write(msr, GlobalCtrl(counting & !(sampling & COUNTERS)))?;
         for n in 0..8 {
             if sampling >> n & 1 == 1 {
-                write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::empty())?;
+                release(msr, Counter::General(n))?;
             }
         }
         for n in 0..4 {
             if sampling >> (32 + n) & 1 == 1 {
-                let FixedCtrCtrl(control) = msr.read()?;
-                write(msr, FixedCtrCtrl(control & !FixedCtrCtrl::mask(n)))?;
+                release(msr, Counter::Fixed(n))?;
             }
         }
         Ok(sampling)
@@ -286,13 +252,7 @@ impl Program {
     pub(crate) fn put_back(&mut self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
         let Some(before) = self.before else { return Ok(()) };
         for (counter, _) in self.config.counters() {
-            match counter {
-                Counter::General(n) => write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::empty())?,
-                Counter::Fixed(n) => {
-                    let FixedCtrCtrl(control) = msr.read()?;
-                    write(msr, FixedCtrCtrl(control & !FixedCtrCtrl::mask(n)))?;
-                }
-            }
+            release(msr, counter)?;
         }
         if self.capabilities.format == Format::Adaptive {
             write(msr, before.data_cfg)?;
@@ -307,38 +267,7 @@ impl Program {
 /// The bits of IA32_PEBS_ENABLE that name counters: eight of general purpose, four with a fixed function.
 const COUNTERS: u64 = 0xf_0000_00ff;
 
-/// Returns the bit of a counter in the registers that have one bit for each counter.
-const fn bit(counter: Counter) -> u64 {
-    match counter {
-        Counter::General(n) => 1 << n,
-        Counter::Fixed(n) => 1 << (32 + n),
-    }
-}
-
 /// Returns the start value with which a counter of `bits` bits overflows after `period` events.
 const fn first_value(period: u64, bits: u8) -> u64 {
     period.wrapping_neg() & width(bits)
-}
-
-/// Returns a mask of this many bits.
-const fn width(bits: u8) -> u64 {
-    match bits {
-        64.. => u64::MAX,
-        _ => (1 << bits) - 1,
-    }
-}
-
-/// Writes a register that does not enable records.
-fn write<R: Register>(msr: &mut impl Msr, value: R) -> Result<(), GeneralProtection> {
-    write_at(msr, R::AT, value)
-}
-
-fn write_at<R: RegisterValue>(
-    msr: &mut impl Msr,
-    register: RegisterAt<R>,
-    value: R,
-) -> Result<(), GeneralProtection> {
-    // SAFETY: this is a register of a stopped counter, or it stops counters: it makes the processor write nothing to
-    // memory, and no other owner uses the counter.
-    unsafe { msr.write_at(register, value) }
 }

@@ -1,0 +1,208 @@
+use super::{IntelCounterCapabilities, IntelCounterUnit, IntelCountersRefusal, IntelEvent};
+use crate::cpuid::CpuIdResult;
+use crate::fake::FakeMsr;
+use crate::lifecycle::{Absent, InUse, Missing, StartError};
+use crate::msr::Msr;
+use std::vec::Vec;
+
+const MISC_ENABLE: u32 = 0x1a0;
+const SELECT: u32 = 0x186;
+const FIXED_CTRL: u32 = 0x38d;
+const GLOBAL_CTRL: u32 = 0x38f;
+const GLOBAL_INUSE: u32 = 0x392;
+
+/// CPUID of a processor of Intel's: its signature, and leaf 0AH.
+#[derive(Clone, Copy)]
+struct Leaves {
+    highest: u32,
+    signature: u32,
+    counters: [u32; 4],
+}
+
+/// A Nehalem, whose leaf has seven events, all available: version 3, four counters of 48 bits and three fixed ones.
+const NEHALEM: Leaves = Leaves { highest: 0xb, signature: 0x106a5, counters: [0x0730_0403, 0, 0, 0x603] };
+
+impl Leaves {
+    fn cpuid(self) -> impl Fn(u32, u32) -> CpuIdResult + Clone {
+        move |leaf, _| {
+            let [eax, ebx, ecx, edx] = match leaf {
+                0 => [self.highest, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
+                1 => [self.signature, 0, 0, 0],
+                0xa => self.counters,
+                _ => [0; 4],
+            };
+            CpuIdResult { eax, ebx, ecx, edx }
+        }
+    }
+
+    fn capabilities(self) -> Result<IntelCounterCapabilities, Absent> {
+        let mut msr = FakeMsr::new();
+        msr.set(MISC_ENABLE, 1 << 7);
+        IntelCounterCapabilities::read(self.cpuid(), &mut msr)
+    }
+}
+
+/// The writes of a session, and the RDPMC indices of its counters.
+type Written = (Vec<(u32, u64)>, Vec<u32>);
+
+/// Counts on registers with these values; returns the writes of start and stop, and the counters' RDPMC indices.
+fn start(
+    leaves: Leaves,
+    values: &[(u32, u64)],
+    events: &[IntelEvent],
+) -> Result<Written, StartError<IntelCountersRefusal>> {
+    let mut msr = FakeMsr::new();
+    msr.set(MISC_ENABLE, 1 << 7);
+    values.iter().for_each(|(register, value)| msr.set(*register, *value));
+    let running = IntelCounterUnit::detect(leaves.cpuid(), msr)
+        .unwrap()
+        .start(events)
+        .map_err(|failed| failed.error())?;
+    let counters = (0..events.len()).filter_map(|event| running.rdpmc(event)).collect();
+    Ok((running.stop().unwrap().unit.msr.writes, counters))
+}
+
+#[test]
+fn counters_are_those_of_the_leaf() {
+    let found = NEHALEM.capabilities().unwrap();
+    assert_eq!((found.general, found.general_bits, found.fixed, found.fixed_bits), (0xf, 48, 0b111, 48));
+    assert!(!found.global_in_use && found.need_clearing);
+    // Version 5 has a bit for each fixed-function counter, besides the number of those without gaps.
+    let golden_cove = Leaves { signature: 0xb_06a2, counters: [0x0830_0805, 0, 0b1_0011, 0x602], ..NEHALEM };
+    let found = golden_cove.capabilities().unwrap();
+    assert_eq!((found.general, found.fixed), (0xff, 0b1_0011));
+    assert!(found.global_in_use && !found.need_clearing);
+    // Version 4 has no such bits.
+    let older = Leaves { counters: [0x0830_0804, 0, 0b1_0011, 0x602], ..golden_cove };
+    assert_eq!(older.capabilities().unwrap().fixed, 0b11);
+    // More than the driver uses.
+    let many = Leaves { counters: [0x0830_1404, 0, 0, 0x61f], ..golden_cove };
+    assert_eq!((many.capabilities().unwrap().general, many.capabilities().unwrap().fixed), (0xff, 0xff));
+}
+
+#[test]
+fn a_processor_without_usable_counters_says_what_it_lacks() {
+    let missing = |leaves: Leaves| match leaves.capabilities() {
+        Err(Absent::Missing(missing)) => missing,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(missing(Leaves { highest: 9, ..NEHALEM }), Missing::GlobalCtrl { version: 0 });
+    let first = Leaves { counters: [0x0728_0201, 0, 0, 0], ..NEHALEM };
+    assert_eq!(missing(first), Missing::GlobalCtrl { version: 1 });
+    assert_eq!(missing(Leaves { counters: [0x0730_0002, 0, 0, 0], ..NEHALEM }), Missing::Counters);
+    let off = IntelCounterCapabilities::read(NEHALEM.cpuid(), &mut FakeMsr::new());
+    assert_eq!(off, Err(Missing::PerformanceMonitoring.into()));
+    let amd = |leaf: u32, _: u32| match leaf {
+        0 => CpuIdResult { eax: 0xd, ebx: 0x6874_7541, ecx: 0x444d_4163, edx: 0x6974_6e65 },
+        _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+    };
+    assert_eq!(IntelCounterCapabilities::read(amd, &mut FakeMsr::new()), Err(Missing::Intel.into()));
+}
+
+#[test]
+fn events_go_to_fixed_function_counters_where_one_counts_them() {
+    let edges = IntelEvent::CYCLES.edges(true).at_least(1).inverted(true);
+    let events = [IntelEvent::BRANCHES, IntelEvent::INSTRUCTIONS.user(false), IntelEvent::CYCLES, edges];
+    let (writes, counters) = start(NEHALEM, &[(GLOBAL_CTRL, 0b1111)], &events).unwrap();
+    assert_eq!(counters, [0, 1 << 30, 1 << 30 | 1, 1]);
+    let written = |register| -> Vec<u64> {
+        writes.iter().filter(|(address, _)| *address == register).map(|(_, value)| *value).collect()
+    };
+    // The model's errata: three events clear a counter before its own event is written.
+    assert_eq!(written(SELECT), [0x43_00d2, 0x43_00b1, 0x43_00b5, 0x43_00c4, 0]);
+    assert_eq!(written(SELECT + 1)[3..], [0x1c7_003c, 0]);
+    // Counter 0 counts at CPL 0, counter 1 everywhere.
+    assert_eq!(written(FIXED_CTRL), [0x1, 0x31, 0x30, 0]);
+    // All begin at once; the bits that were set before are set at the end.
+    assert_eq!(written(GLOBAL_CTRL), [0b1100, 0b1111 | 0b11 << 32, 0b1100, 0b1111]);
+    // A second counter for instructions is one of general purpose.
+    let (_, counters) = start(NEHALEM, &[], &[IntelEvent::INSTRUCTIONS; 5]).unwrap();
+    assert_eq!(counters, [1 << 30, 0, 1, 2, 3]);
+}
+
+#[test]
+fn counters_of_others_are_left_alone() {
+    let busy = [(SELECT, 0x41_00c0), (FIXED_CTRL, 0x2)];
+    let (writes, counters) = start(NEHALEM, &busy, &[IntelEvent::INSTRUCTIONS]).unwrap();
+    assert_eq!(counters, [1]);
+    assert!(
+        writes.iter().all(|(register, _)| ![SELECT, FIXED_CTRL, 0xc1, 0x309].contains(register)),
+        "{writes:x?}"
+    );
+    let version_4 = Leaves { counters: [0x0730_0404, 0, 0, 0x603], ..NEHALEM };
+    let (_, counters) =
+        start(version_4, &[(GLOBAL_INUSE, 1 << 32 | 0b11)], &[IntelEvent::INSTRUCTIONS]).unwrap();
+    assert_eq!(counters, [2]);
+}
+
+#[test]
+fn what_cannot_be_counted_is_refused() {
+    let refusal = |leaves, events: &[IntelEvent]| match start(leaves, &[], events) {
+        Err(StartError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let nowhere = IntelEvent::BRANCHES.user(false).os(false);
+    assert_eq!(refusal(NEHALEM, &[]), IntelCountersRefusal::Nothing);
+    assert_eq!(refusal(NEHALEM, &[IntelEvent::CYCLES, nowhere]), IntelCountersRefusal::NoLevel { event: 1 });
+    assert_eq!(refusal(NEHALEM, &[IntelEvent::BRANCHES; 5]), IntelCountersRefusal::NoCounter { event: 4 });
+    // Bit 5 of EBX: no branches; and a leaf with five events has no bit for them.
+    let none = Leaves { counters: [0x0730_0403, 1 << 5, 0, 0x603], ..NEHALEM };
+    assert_eq!(refusal(none, &[IntelEvent::BRANCHES]), IntelCountersRefusal::NoEvent { event: 0 });
+    let short = Leaves { counters: [0x0530_0403, 0, 0, 0x603], ..NEHALEM };
+    assert_eq!(
+        refusal(short, &[IntelEvent::BRANCHES.edges(true)]),
+        IntelCountersRefusal::NoEvent { event: 0 }
+    );
+    assert!(start(short, &[], &[IntelEvent::CACHE_MISSES, IntelEvent::new(0xd0, 0x81)]).is_ok());
+    // 17 events, on a processor with eight counters of each kind.
+    let most = Leaves { counters: [0x0830_0804, 0, 0, 0x608], ..NEHALEM };
+    let events = [IntelEvent::BRANCHES; 9];
+    assert_eq!(refusal(most, &events), IntelCountersRefusal::NoCounter { event: 8 });
+    assert_eq!(
+        IntelCountersRefusal::NoCounter { event: 8 }.to_string(),
+        "event 8 of the list: no counter is free"
+    );
+}
+
+#[test]
+fn a_counter_that_wraps_while_it_is_read_is_continued() {
+    const STATUS: u32 = 0x38e;
+    /// Registers whose counter wraps after the first read of the status.
+    struct Wrapping(FakeMsr, u32);
+    // SAFETY: the registers represent no hardware.
+    unsafe impl Msr for Wrapping {
+        fn rdmsr(&mut self, address: u32) -> Result<u64, crate::msr::GeneralProtection> {
+            let value = self.0.rdmsr(address);
+            if address == STATUS {
+                self.1 += 1;
+                if self.1 == 1 {
+                    self.0.set(STATUS, 1);
+                    self.0.set(0xc1, 7);
+                }
+            }
+            value
+        }
+        unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), crate::msr::GeneralProtection> {
+            if address == 0x390 {
+                self.0.set(STATUS, 0);
+            }
+            // SAFETY: as above.
+            unsafe { self.0.wrmsr(address, value) }
+        }
+    }
+    let mut msr = FakeMsr::new();
+    msr.set(MISC_ENABLE, 1 << 7);
+    let unit = IntelCounterUnit::detect(NEHALEM.cpuid(), Wrapping(msr, 0)).unwrap();
+    let mut running = unit.start(&[IntelEvent::BRANCHES]).map_err(|failed| failed.error()).unwrap();
+    assert_eq!(running.count(0), Ok(Some((1 << 48) + 7)));
+    assert_eq!(running.count(0), Ok(Some((1 << 48) + 7)), "once");
+    assert_eq!(running.count(1), Ok(None));
+}
+
+#[test]
+fn an_owner_is_named() {
+    let mut msr = FakeMsr::new();
+    msr.set(SELECT + 2, 0x41_00c0);
+    let owner = super::registers::owner(&mut msr, crate::msr::Counter::General(2), 0).unwrap();
+    assert_eq!(owner, Some(InUse::Counter { counter: crate::msr::Counter::General(2), control: 0x41_00c0 }));
+}
