@@ -1,5 +1,5 @@
-//! The counts of AMD's processors equal the truth: each workload on one profile of each kind, and a few workloads on
-//! the others. `cargo xtask run --source counters` runs all workloads on all profiles.
+//! The counts of AMD's and Intel's processors equal the truth: each workload on one profile of each kind, and a few
+//! workloads on the others. `cargo xtask run --source counters` runs all workloads on all profiles.
 
 use pugmark_harness::judge::Source;
 use pugmark_harness::sweep::Sweep;
@@ -35,6 +35,13 @@ fn a_few_on_the_other_profiles() {
 }
 
 #[test]
-fn a_processor_of_intels_says_so() {
+fn everything_on_an_intel_processor() {
     all("skylake").run().unwrap();
+}
+
+#[test]
+fn a_few_on_intels_other_profiles() {
+    for profile in ["prescott", "core2", "nehalem", "sapphire-rapids"] {
+        all(profile).only(FEW).run().unwrap();
+    }
 }

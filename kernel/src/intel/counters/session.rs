@@ -16,12 +16,12 @@ pub(super) const EVENTS: usize = 2 * MOST as usize;
 
 /// The events of a session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Events {
+pub(super) struct EventList {
     list: [Option<Assigned>; EVENTS],
     len: usize,
 }
 
-impl Events {
+impl EventList {
     pub(super) const NONE: Self = Self { list: [None; EVENTS], len: 0 };
 
     /// Appends an event. The list must not be full.
@@ -41,7 +41,7 @@ impl Events {
 #[derive(Debug)]
 pub struct IntelCounterSession<M: Msr> {
     unit: IntelCounterUnit<M>,
-    events: Events,
+    events: EventList,
     /// The counters' bits in IA32_PERF_GLOBAL_CTRL.
     counters: u64,
     /// IA32_PERF_GLOBAL_CTRL before the start, once the counters are this session's.
@@ -55,7 +55,7 @@ pub struct IntelCounterSession<M: Msr> {
 }
 
 impl<M: Msr> IntelCounterSession<M> {
-    pub(super) fn new(unit: IntelCounterUnit<M>, events: Events) -> Self {
+    pub(super) fn new(unit: IntelCounterUnit<M>, events: EventList) -> Self {
         let counters = events.iter().fold(0, |bits, it| bits | bit(it.counter));
         let (wraps, totals) = ([0; EVENTS], [0; EVENTS]);
         Self { unit, events, counters, before: None, on: false, turned_off: false, wraps, totals }

@@ -2,7 +2,7 @@
 
 use super::capabilities::MOST;
 use super::event::Assigned;
-use super::session::{EVENTS, Events};
+use super::session::{EVENTS, EventList};
 use super::{IntelCounterCapabilities, IntelCounterSession, IntelCountersRefusal, IntelEvent, registers};
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, NotStarted, StartError};
@@ -54,14 +54,14 @@ impl<M: Msr> IntelCounterUnit<M> {
     }
 
     /// Chooses a free counter for each event: a fixed-function counter where one counts the event.
-    fn assign(&mut self, events: &[IntelEvent]) -> Result<Events, StartError<IntelCountersRefusal>> {
+    fn assign(&mut self, events: &[IntelEvent]) -> Result<EventList, StartError<IntelCountersRefusal>> {
         let refuse = |refusal| Err(StartError::Refused(refusal));
         if events.is_empty() {
             return refuse(IntelCountersRefusal::Nothing);
         }
         let reported = registers::reported(&mut self.msr, self.capabilities.global_in_use);
         let mut free = self.free(reported).map_err(StartError::Fault)?;
-        let mut assigned = Events::NONE;
+        let mut assigned = EventList::NONE;
         for (n, event) in events.iter().enumerate() {
             if event.is_nowhere() {
                 return refuse(IntelCountersRefusal::NoLevel { event: n });

@@ -1,14 +1,16 @@
-//! AMD's performance counters: they count events, and interrupt after each period.
+//! Performance counters: AMD's count events, and interrupt after each period; Intel's count.
 
 use alloc::boxed::Box;
 use pugmark_kernel::amd::counters::{CountedEvent, CounterRunning, CounterUnit};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
+use pugmark_kernel::intel::counters::{IntelCounterRunning, IntelCounterUnit, IntelEvent};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Handler, Pmi};
 use pugmark_protocol::{Count, Line, Samples};
+use raw_cpuid::CpuId;
 
 use super::addresses::Addresses;
 use super::source::Source;
@@ -39,17 +41,29 @@ const COUNTED: [Counting; 4] = [
     Counting { event: 0xc0, period: Some(1499) },
 ];
 
-/// AMD's performance counters.
+/// The event selects of the events that Intel's processors count: retired instructions and branches, which are
+/// architectural.
+const OF_INTEL: [(u16, IntelEvent); 2] = [(0xc0, IntelEvent::INSTRUCTIONS), (0xc4, IntelEvent::BRANCHES)];
+
+/// Returns true if the processor is Intel's.
+fn is_intel() -> bool {
+    CpuId::new().get_vendor_info().is_some_and(|vendor| vendor.as_str() == "GenuineIntel")
+}
+
+/// The performance counters.
 pub(super) struct Counters;
 
 impl Source for Counters {
     fn passes(&self, _: u32) -> u32 {
-        COUNTED.len() as u32
+        if is_intel() { OF_INTEL.len() as u32 } else { COUNTED.len() as u32 }
     }
 
     fn prepare(&self, pass: u32, plan: &Plan) -> Result<Prepared, SourceError> {
-        let counting = COUNTED[pass as usize];
         plan.require("what is counted or sampled", &[]).map_err(SourceError::refused)?;
+        if is_intel() {
+            return prepare_intel(pass, plan);
+        }
+        let counting = COUNTED[pass as usize];
         let unit = CounterUnit::detect(this_processor, registers::msr()).map_err(SourceError::absent)?;
         let event = CountedEvent::new(counting.event, 0).os(plan.os()).user(plan.user());
         let event = counting.period.map_or(event, |period| event.every(period.into()));
@@ -59,6 +73,37 @@ impl Source for Counters {
             let running = unit.start(&[event]).map_err(|failed| SourceError::failed(failed.error()))?;
             Ok(RunningCounters { running, counting, addresses })
         }))
+    }
+}
+
+/// Prepares to count one event on a processor of Intel's.
+fn prepare_intel(pass: u32, plan: &Plan) -> Result<Prepared, SourceError> {
+    let unit = IntelCounterUnit::detect(this_processor, registers::msr()).map_err(SourceError::absent)?;
+    let (select, event) = OF_INTEL[pass as usize];
+    let event = event.os(plan.os()).user(plan.user());
+    Ok(Prepared::by_nmi(Handler::new(Delivery::Nmi), move || {
+        let running = unit.start(&[event]).map_err(|failed| SourceError::failed(failed.error()))?;
+        Ok(RunningIntelCounter { running, select })
+    }))
+}
+
+struct RunningIntelCounter {
+    running: IntelCounterRunning<GuardedMsr>,
+    select: u16,
+}
+
+impl Running for RunningIntelCounter {
+    fn serve(&mut self, _: Option<u64>, serve: Serve<'_>) -> Result<Pmi, GeneralProtection> {
+        serve(&mut [])
+    }
+
+    fn stop(self: Box<Self>, _: &mut Handler) -> Result<Stopped, SourceError> {
+        let Self { running, select } = *self;
+        let stopped = running.stop().map_err(|failed| SourceError::does_not_stop(failed.fault))?;
+        let counting = Counting { event: select, period: None };
+        let value = stopped.totals().first().copied().filter(|_| !stopped.turned_off);
+        let (addresses, samples) = (Addresses::new(), Samples::default());
+        Ok(Stopped::new(Counted { counting, value, addresses, samples }, Loss::default()))
     }
 }
 

@@ -82,5 +82,7 @@ pub fn check(source: Source, profile: &str, evidence: &Evidence<'_>) -> Result<O
         }
     };
     let loss = workloads::find(workload)?.loss;
-    source.judge(evidence, &Conditions { profile, loss, last_declined }).map(Some)
+    source
+        .judge(evidence, &Conditions { profile, is_intel: INTEL.contains(&profile), loss, last_declined })
+        .map(Some)
 }

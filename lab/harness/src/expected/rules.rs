@@ -97,7 +97,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(These(&[Lbr]), These(LEVELS), These(&["prescott", "core2"]),
         Declines("last branch records cannot be filtered by privilege level")),
     rule(These(&[Lbr]), All, These(&["prescott", "core2", "nehalem"]), DeclinesLast("there is no call-stack mode")),
-    rule(These(&[Counters]), All, These(INTEL), Declines("absent: CPUID.0 names another vendor than AMD")),
+    rule(These(&[Counters]), All, These(&["prescott"]), Declines("absent: CPUID.0AH:EAX[7:0] is 0")),
     rule(These(&[Ibs]), All, These(INTEL), Declines("CPUID.0 names another vendor than AMD")),
     rule(These(&[Ibs]), All, These(&["k8"]), Declines("absent: CPUID.8000_0001H:ECX[10]")),
 ];

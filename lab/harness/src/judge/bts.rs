@@ -236,7 +236,7 @@ mod tests {
             let evidence =
                 Evidence { run: &run, truth: &truth, symbols: &symbols, image: Path::new("unread") };
             let loss = workloads::find(name).unwrap().loss;
-            let conditions = Conditions { profile: "core2", loss, last_declined: false };
+            let conditions = Conditions { profile: "core2", is_intel: true, loss, last_declined: false };
             let found = BtsVerdict::judge(&evidence, &conditions);
             assert_eq!(found.is_ok(), right, "{name}: {there} of {all}, {words:?}: {found:?}");
             let found = found.ok().map(|verdict| (verdict.recorded, verdict.longest_gap));

@@ -92,7 +92,7 @@ sources! {
     Pebs: pebs::PebsVerdict,
     /// Intel's last branch records
     Lbr: lbr::LbrVerdict,
-    /// AMD's performance counters
+    /// performance counters
     Counters: counters::CountersVerdict,
     /// AMD's Instruction Based Sampling
     Ibs: ibs::IbsVerdict,
@@ -127,6 +127,8 @@ pub struct Evidence<'a> {
 pub struct Conditions<'a> {
     /// The processor that the monitor presented.
     pub profile: &'a str,
+    /// True if it is one of Intel's.
+    pub is_intel: bool,
     /// The permitted loss.
     pub loss: Loss,
     /// The driver declined the last part of the request, and recorded the others.

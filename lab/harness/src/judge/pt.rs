@@ -192,7 +192,7 @@ mod tests {
             let evidence =
                 Evidence { run: &run, truth: &truth, symbols: &symbols, image: Path::new("unread") };
             let loss = workloads::find(name).unwrap().loss;
-            let conditions = Conditions { profile: "skylake", loss, last_declined: false };
+            let conditions = Conditions { profile: "skylake", is_intel: true, loss, last_declined: false };
             let found = PtVerdict::judge(&evidence, &conditions);
             assert_eq!(found.is_ok(), right, "{name}: {gap} of {all} after {after}: {found:?}");
             let longest = found.ok().map(|verdict| verdict.longest_gap);

@@ -40,6 +40,11 @@ fn counts_and_samples_are_the_truths() {
             |(session, (select, value))| format!("count session={session} event={select:#x} value={value}\n");
         (1..).zip(SELECTS.into_iter().zip(values)).map(line).collect()
     };
+    let intel = |[instructions, branches]: [u64; 2]| {
+        format!(
+            "count session=1 event=0xc0 value={instructions}\ncount session=2 event=0xc4 value={branches}\n"
+        )
+    };
     // 13 instructions, one branch, no far transfer, one delivery.
     let right = counts([13, 2, 1, 13]);
     let samples = |period: u64, taken: u64, skipped: u64, unplaced: u64| {
@@ -77,6 +82,12 @@ fn counts_and_samples_are_the_truths() {
         // On k8 an interrupt counts as an instruction, but the INT already is one.
         (format!("{right}{good}"), "k8", true),
         (format!("{right}{good}"), "skylake", false),
+        // On a processor of Intel's INT is a branch; nothing is sampled.
+        (intel([13, 2]), "skylake", true),
+        (intel([13, 2]), "zen4", false),
+        (intel([13, 1]), "skylake", false),
+        (intel([12, 2]), "skylake", false),
+        (format!("{}{good}", intel([13, 2])), "skylake", false),
     ] {
         let run = testing::run("sort", &format!("{SECTION}\n{text}ok"));
         let found = verdict(&run, Source::Counters, profile, &ran());

@@ -37,7 +37,7 @@ fn a_source_is_on_the_profiles_that_have_it() {
         (Bts, intel(0, 6)),
         (Pebs, intel(1, 6)),
         (Lbr, intel(0, 6)),
-        (Counters, AMD.to_vec()),
+        (Counters, [intel(1, 7), AMD.to_vec()].concat()),
         (Ibs, AMD[1..].to_vec()),
     ] {
         assert_eq!(profiles(source), expected, "{source:?}");
@@ -65,7 +65,7 @@ const NO_DS: Expected = Declines("absent: CPUID.1:EDX[21]");
 const NO_LBR: Expected = Declines("absent: no last branch records are known");
 const NO_IBS: Expected = Declines("absent: CPUID.8000_0001H:ECX[10]");
 const NOT_INTEL: Expected = Declines("absent: not a processor of Intel's");
-const COUNTERS_NOT_AMD: Expected = Declines("absent: CPUID.0 names another vendor than AMD");
+const NO_GLOBAL_CTRL: Expected = Declines("absent: CPUID.0AH:EAX[7:0] is 0");
 const IBS_NOT_AMD: Expected = Declines("CPUID.0 names another vendor than AMD");
 
 /// A row of the table: source, workload, profile, and the expectation.
@@ -120,7 +120,9 @@ const ROWS: &[Row] = &[
     (Counters, "area-read-only", "zen4",            AREA),
     (Counters, "filter-cr3",     "zen4",            COUNTED_CR3),
     (Counters, "trace-stop",     "zen4",            COUNTED_IP),
-    (Counters, "sort",           "skylake",         COUNTERS_NOT_AMD),
+    (Counters, "sort",           "skylake",         Traces),
+    (Counters, "sort",           "prescott",        NO_GLOBAL_CTRL),
+    (Counters, "filter-range",   "skylake",         COUNTED_IP),
     (Counters, "overflow",       "skylake",         PACKETS),
     (Ibs,      "sort",           "zen2",            Traces),
     (Ibs,      "sort",           "barcelona",       Traces),

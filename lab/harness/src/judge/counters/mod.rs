@@ -1,11 +1,12 @@
-//! AMD's performance counters: compares counts with events, and checks that interrupts can come where samples are.
+//! Performance counters: compares counts with events, and checks that interrupts can come where samples are.
 //!
 //! While a counter is on, the log has exactly the instructions that the counter saw, without the instructions that turn
 //! it on and off. Interrupts and exceptions count too. The log does not have them, but each leads to the first
 //! instruction of its vector's stub, and nothing else leads there.
 //!
 //! Source: BKDG 31116, "Performance Counter Events", EventSelect 0C0h, 0C2h, 0C6h; PPR 56176, "Core Performance Monitor
-//! Counters", PMCx0C0, PMCx0C2, PMCx0C6.
+//! Counters", PMCx0C0, PMCx0C2, PMCx0C6. For Intel SDM vol. 3, Performance Monitoring, "Pre-defined Architectural
+//! Performance Events".
 
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashSet;
@@ -23,8 +24,10 @@ use crate::truth::Record;
 /// Families 0Fh to 15h, on which interrupts and exceptions count as instructions.
 const DELIVERIES_ARE_INSTRUCTIONS: [&str; 3] = ["k8", "barcelona", "trinity"];
 
-/// The event selects that the guest counts, in this order; the last one is also sampled.
+/// The event selects that the guest counts on AMD's processors, in this order; the last one is also sampled.
 const SELECTS: [u16; 4] = [0xc0, 0xc2, 0xc6, 0xc0];
+/// Those that it counts on Intel's.
+const OF_INTEL: [u16; 2] = [0xc0, 0xc4];
 
 /// The counts of a workload, which equal the truth.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,18 +60,20 @@ impl Judge for CountersVerdict {
             let records = truth.session(samples.totals.session);
             all_interrupted(samples, records, &mut instructions, nmi_handler(symbols)?)?;
         }
-        compare(evidence, conditions.profile, &mut instructions)
+        compare(evidence, conditions, &mut instructions)
     }
 }
 
 fn compare(
     evidence: &Evidence<'_>,
-    profile: &str,
+    conditions: &Conditions<'_>,
     instructions: &mut Instructions,
 ) -> Result<CountersVerdict> {
     let Evidence { run, truth, symbols, .. } = *evidence;
     let selects: Vec<u16> = run.counts.iter().map(|count| count.event).collect();
-    ensure!(selects == SELECTS, "counted {selects:x?}");
+    let &Conditions { profile, is_intel, .. } = conditions;
+    let expected = if is_intel { &OF_INTEL[..] } else { &SELECTS };
+    ensure!(selects == expected, "counted {selects:x?}");
     let as_instructions = DELIVERIES_ARE_INSTRUCTIONS.contains(&profile);
     for count in &run.counts {
         let events = Events::of(truth.session(count.session), run.filter.cpl, instructions, symbols)?;
@@ -80,6 +85,11 @@ fn compare(
             count.value
         );
     }
+    let counts = run.counts.iter().map(|count| (count.event, count.value)).collect();
+    if is_intel {
+        ensure!(run.samples.is_empty(), "{} sessions with samples", run.samples.len());
+        return Ok(CountersVerdict { counts, samples: 0 });
+    }
     let [samples] = &run.samples[..] else {
         bail!("{} sessions with samples, instead of one", run.samples.len())
     };
@@ -89,7 +99,6 @@ fn compare(
     let periods = value.checked_div(samples.period).context("a period of 0 events")?;
     let reported = samples.taken + samples.skipped + samples.unplaced;
     ensure!(reported == periods, "{periods} periods, and the guest reports samples of {reported}");
-    let counts = run.counts.iter().map(|count| (count.event, count.value)).collect();
     Ok(CountersVerdict { counts, samples: samples.taken })
 }
 
@@ -181,8 +190,8 @@ impl Events {
         Ok(events)
     }
 
-    /// Returns the expected count of event `select`. Families 0Fh to 15h also count interrupts and exceptions as
-    /// instructions (`as_instructions`).
+    /// Returns the expected count of event `select`: C4H is Intel's, C0H is both's, the others are AMD's. Families 0Fh
+    /// to 15h also count interrupts and exceptions as instructions (`as_instructions`).
     ///
     /// # Errors
     /// If the event is unknown here.
@@ -192,6 +201,8 @@ impl Events {
             0xc0 if as_instructions => self.instructions + self.deliveries - self.software_interrupts,
             0xc0 => self.instructions,
             0xc2 => self.branches + self.deliveries,
+            // Intel's: a software interrupt is a branch instruction, and no other delivery is.
+            0xc4 => self.branches + self.software_interrupts,
             0xc6 => self.far + self.deliveries,
             _ => bail!("event {select:#x} is unknown here"),
         })
