@@ -10,6 +10,9 @@ pub trait ExecutionSink {
     const INSNS: bool = false;
     /// True if [`block`](Self::block) is to be called.
     const BLOCKS: bool = false;
+    /// True if [`passes`](Self::passes) is to be called before each block, and [`block`](Self::block) only where that
+    /// says so. It has no effect on a sink that takes no blocks.
+    const NUMBERS: bool = false;
     /// True if [`edge`](Self::edge) is to be called.
     const EDGES: bool = false;
     /// True if edges may come later, in any order, and several at once by [`edges`](Self::edges). All have come when
@@ -33,6 +36,21 @@ pub trait ExecutionSink {
     #[inline(always)]
     fn span(&mut self, span: Span) {
         let _ = span;
+    }
+
+    /// Receives the number of the next block: from 1 to the cache's [`room`](super::Statistics::room), or 0 if the
+    /// cache does not hold the block. Returns true if [`block`](Self::block) is to be called for it, which takes longer.
+    #[inline(always)]
+    fn passes(&mut self, number: u32) -> bool {
+        let _ = number;
+        true
+    }
+
+    /// Receives how often the cache has forgotten its blocks: when a visit begins, and when the cache forgets them.
+    /// While that is the same, a number of this cache stands for the same block.
+    #[inline(always)]
+    fn numbered(&mut self, generation: u64) {
+        let _ = generation;
     }
 
     /// Receives a block that was executed, after its instructions.
@@ -75,6 +93,11 @@ pub trait ExecutionSink {
     fn is_full(&self) -> bool {
         false
     }
+}
+
+/// Returns true if a sink receives the numbers of blocks.
+pub(super) const fn takes_numbers<S: ExecutionSink>() -> bool {
+    S::BLOCKS && S::NUMBERS
 }
 
 /// Consecutive instructions in memory: at most 16.

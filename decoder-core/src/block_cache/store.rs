@@ -6,6 +6,7 @@ use super::{
     node::{BLOCK_WORDS, BlockEnd, Body, NO_PAIR, Node, NodeMut, Words, halves, pair_word, whole},
     rows::Rows,
     sequences::{SEQUENCE_WORDS_PER_BLOCK, Sequences},
+    sink::takes_numbers,
 };
 use crate::image::Image;
 
@@ -66,6 +67,8 @@ pub struct BlockCache<'m> {
     pub(super) context: u8,
     /// The image that the blocks belong to.
     image: u64,
+    /// How often the blocks were forgotten.
+    pub(super) generation: u64,
     pub(super) statistics: Statistics,
 }
 
@@ -118,6 +121,7 @@ impl<'m> BlockCache<'m> {
             contexts: CodeContexts::NONE,
             context: 0,
             image: 0,
+            generation: 0,
             statistics: Statistics { room: room.saturating_sub(1), ..Statistics::default() },
         };
         cache.forget();
@@ -132,6 +136,7 @@ impl<'m> BlockCache<'m> {
     }
 
     fn clear(&mut self) {
+        self.generation += 1;
         self.index.fill(0);
         self.targets.clear();
         self.sequences.clear();
@@ -169,10 +174,13 @@ impl<'m> BlockCache<'m> {
 
     /// Forgets all blocks to make room. Passes the counts on to `sink` first.
     #[cold]
-    pub(super) fn flush(&mut self, sink: &mut impl ExecutionSink) {
+    pub(super) fn flush<S: ExecutionSink>(&mut self, sink: &mut S) {
         self.sequences.tell(|edge, times| sink.edges(edge, times));
         self.clear();
         self.statistics.flushes += 1;
+        if takes_numbers::<S>() {
+            sink.numbered(self.generation);
+        }
     }
 
     /// Returns the block at `ip` in the current context, or the place in the index for it.

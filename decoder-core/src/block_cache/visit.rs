@@ -10,9 +10,10 @@ use super::{
     calls::{CachedCalls, Top},
     context::CodeContext,
     edges,
-    node::{BlockEnd, NO_PAIR, Node, whole},
+    node::{BLOCK_WORDS, BlockEnd, NO_PAIR, Node, whole},
     scratch::{LastPart, Scratch},
     sequences::{self, CountedSequences},
+    sink::takes_numbers,
     store::View,
 };
 use crate::{
@@ -82,6 +83,9 @@ impl<K: Keeper> BlockDecoder<'_, K> {
     pub fn visit<S: ExecutionSink>(&mut self, cache: &mut BlockCache<'_>, sink: &mut S) -> Result<(), Error> {
         let key = self.image_key();
         cache.enter_image(self.walker.image, key);
+        if takes_numbers::<S>() {
+            sink.numbered(cache.generation);
+        }
         let end = self.visit_all(cache, sink);
         if sequences::wanted::<S>() {
             cache.sequences.tell(|edge, times| sink.edges(edge, times));
@@ -143,7 +147,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
                 sink.insns(InstructionRun { ip, lengths: insn.len.into() });
             }
         }
-        if S::BLOCKS {
+        if S::BLOCKS && (!takes_numbers::<S>() || sink.passes(0)) {
             sink.block(&block);
         }
         if S::EDGES {
@@ -376,17 +380,14 @@ fn pass_on<S: ExecutionSink>(
     before: &mut u16,
     shown: &mut Block,
 ) {
-    if S::INSNS || S::BLOCKS {
-        let body = view.body(block);
-        if S::INSNS {
-            for [a, b, c, d] in view.straights(&body) {
-                sink.insns(InstructionRun { ip: whole([a, b]), lengths: whole([c, d]) });
-            }
+    if S::INSNS {
+        for [a, b, c, d] in view.straights(&view.body(block)) {
+            sink.insns(InstructionRun { ip: whole([a, b]), lengths: whole([c, d]) });
         }
-        if S::BLOCKS {
-            body.show(shown);
-            sink.block(shown);
-        }
+    }
+    if S::BLOCKS && (!takes_numbers::<S>() || sink.passes(block / BLOCK_WORDS as u32)) {
+        view.body(block).show(shown);
+        sink.block(shown);
     }
     if S::EDGES {
         let edge;

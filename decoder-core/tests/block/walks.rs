@@ -11,6 +11,7 @@ use pugmark_decoder_core::{
     image::{AddressSpace, Image, Section},
     time::Span,
 };
+use std::collections::BTreeMap;
 
 const BASE: u64 = 0x1000;
 const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
@@ -238,6 +239,48 @@ impl ExecutionSink for All {
     }
 }
 
+/// A sink that is told each block only once, and then knows it by its number.
+#[derive(Default)]
+struct ByNumber {
+    generation: u64,
+    known: BTreeMap<u32, Block>,
+    /// The number of the block that was asked for.
+    asked: u32,
+    items: Vec<BlockItem>,
+    /// The number of blocks that came by their numbers alone.
+    alone: usize,
+}
+
+impl ExecutionSink for ByNumber {
+    const BLOCKS: bool = true;
+    const NUMBERS: bool = true;
+
+    fn numbered(&mut self, generation: u64) {
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.known.clear();
+        }
+    }
+
+    fn passes(&mut self, number: u32) -> bool {
+        self.asked = number;
+        let known = self.known.get(&number);
+        self.alone += known.iter().count();
+        self.items.extend(known.map(|block| BlockItem::Block(*block)));
+        known.is_none()
+    }
+
+    fn block(&mut self, block: &Block) {
+        self.items.push(BlockItem::Block(*block));
+        if self.asked != 0 {
+            self.known.insert(self.asked, *block);
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.items.push(BlockItem::Event(*event));
+    }
+}
+
 /// Does the same as [`BlockDecoder::fill`], without a block cache.
 fn next_part(decoder: &mut BlockDecoder<'_>, part: &mut [BlockItem]) -> (usize, Result<(), Error>) {
     for (filled, place) in part.iter_mut().enumerate() {
@@ -273,10 +316,11 @@ fn cut<'c>(program: &'c Program, cuts: usize, rng: &mut fastrand::Rng) -> Vec<Se
     ends.windows(2).map(section).collect()
 }
 
-/// Returns the number of times that block caches were full, the number of traces decoded, and that of errors.
-fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
+/// Returns the number of times that block caches were full, the number of traces decoded, that of errors, and that of
+/// blocks that came by their numbers alone.
+fn walks(seed: u64, programs: usize) -> (u64, usize, usize, usize) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (mut flushes, mut runs, mut errors) = (0, 0, 0);
+    let (mut flushes, mut runs, mut errors, mut alone) = (0, 0, 0, 0);
     for _ in 0..programs {
         let program = Program::random(&mut rng);
         let cuts = [0, 0, rng.usize(1..10)][rng.usize(..3)];
@@ -285,6 +329,7 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
         // The previous contents of the memory have no meaning.
         let mut memory = vec![u32::MAX; [rng.usize(..200), rng.usize(..1_500), 8_000][rng.usize(..3)]];
         let mut cache = BlockCache::new(&mut memory);
+        let mut by_number = ByNumber::default();
         for _ in 0..4 {
             let Some((trace, executed)) = program.run(&mut rng) else { continue };
             runs += 1;
@@ -299,6 +344,15 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
                 assert!(all.0 == slow.0, "{:x?} {sections:x?} {trace:x?}", program.ops);
                 let end = slow.1.last().expect("it came to the end");
                 assert_eq!(*end, (Ok(()), said(&decoder)), "{:x?} {sections:x?} {trace:x?}", program.ops);
+            }
+            if runs % 2 == 0 {
+                let mut decoder = BlockDecoder::new(&trace, image);
+                decoder.sync_forward();
+                by_number.items.clear();
+                assert_eq!(decoder.visit(&mut cache, &mut by_number), Ok(()));
+                assert!(by_number.items == slow.0, "{:x?} {sections:x?} {trace:x?}", program.ops);
+                let most = by_number.known.keys().next_back().copied().unwrap_or(0);
+                assert!(most as usize <= cache.statistics().room);
             }
             let fast = items(&trace, image, Some(&mut cache), room);
             let what = |trace: &[u8]| format!("{:x?} {sections:x?} {trace:x?}", program.ops);
@@ -326,19 +380,22 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
             errors += fast.1.iter().filter(|(end, _)| end.is_err()).count();
         }
         flushes += cache.statistics().flushes;
+        alone += by_number.alone;
     }
-    (flushes, runs, errors)
+    (flushes, runs, errors, alone)
 }
 
 #[test]
 fn a_block_cache_of_any_size_that_held_anything_before_walks_as_the_code_does() {
-    let (flushes, runs, errors) = walks(0x7761_6c6b, 1_400);
+    let (flushes, runs, errors, alone) = walks(0x7761_6c6b, 1_400);
     assert!(flushes > 1_000 && runs > 3_000 && errors > 1_000, "{flushes} {runs} {errors}");
+    assert!(alone > 50_000, "{alone}");
 }
 
 /// Runs the same test in less time.
 #[test]
 fn a_block_cache_walks_as_the_code_of_a_hundred_programs_does() {
-    let (flushes, runs, errors) = walks(0x7368_6f72, 100);
+    let (flushes, runs, errors, alone) = walks(0x7368_6f72, 100);
     assert!(flushes > 50 && runs > 200 && errors > 50, "{flushes} {runs} {errors}");
+    assert!(alone > 3_000, "{alone}");
 }

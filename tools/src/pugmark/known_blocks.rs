@@ -1,6 +1,7 @@
 //! The blocks that a trace has executed, each once with a number, and the count of each transition between two blocks.
 
-use crate::session::Session;
+use super::transitions::Transitions;
+use crate::session::{BlockNumbers, Session};
 use pugmark_decoder_core::{
     block::{Block, Insns},
     event::{Event, EventKind},
@@ -40,36 +41,24 @@ impl BlockNotes for NoNotes {
 
 /// The blocks that were executed.
 ///
-/// The same one or two blocks mostly follow a block. So each remembers two successors, and only others are looked up.
+/// A block that a cache holds is known by its number there, without a look at the block itself.
 pub(super) struct KnownBlocks<'a, N: BlockNotes> {
     /// All code, and the number of the code that is executed now.
     images: Rc<[Image<'a>]>,
     now: u32,
     blocks: Vec<KnownBlock<N>>,
-    numbers: FxHashMap<BlockKey, u32>,
-    /// Counts of pairs of consecutive blocks, without those in [`KnownWay::times`].
-    pairs: FxHashMap<(u32, u32), u64>,
+    by_key: FxHashMap<BlockKey, u32>,
+    /// The numbers by those of the caches, and the number there of the next block.
+    numbers: BlockNumbers,
+    next: u32,
+    transitions: Transitions<N::Way>,
 }
 
 struct KnownBlock<N: BlockNotes> {
     block: Block,
     /// The number of its code.
     image: u32,
-    /// The address after its last instruction.
-    next_ip: u64,
-    /// The transitions to the block at `next_ip`, and to the most recent other block.
-    ways: [KnownWay<N::Way>; 2],
     notes: N::Block,
-}
-
-/// The transition to the next block.
-#[derive(Clone, Copy, Default)]
-struct KnownWay<W> {
-    /// The next block.
-    to: u32,
-    /// Its count.
-    times: u64,
-    notes: W,
 }
 
 /// The number that stands for no block.
@@ -88,8 +77,15 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
             speculative: false,
             truncated: false,
         };
-        let (numbers, pairs) = (FxHashMap::default(), FxHashMap::default());
-        let mut known = Self { images, now: first as u32, blocks: vec![], numbers, pairs };
+        let mut known = Self {
+            images,
+            now: first as u32,
+            blocks: vec![],
+            by_key: FxHashMap::default(),
+            numbers: BlockNumbers::default(),
+            next: 0,
+            transitions: Transitions::new(),
+        };
         known.add(&none, N::Block::default());
         known
     }
@@ -104,44 +100,63 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         self.now = image as u32;
     }
 
-    /// Counts `block`, which comes after the block with the number `before`, or after [`NO_BLOCK`] if none leads to it.
-    /// Returns its number, and the data of the transition to it.
-    #[inline]
-    pub(super) fn count(&mut self, before: u32, block: &Block, notes: &mut N) -> (u32, N::Way) {
-        let last = &self.blocks[before as usize];
-        let number = usize::from(block.ip != last.next_ip);
-        let way = last.ways[number];
-        let known = &self.blocks[way.to as usize];
-        if key(&known.block, known.image) == key(block, self.now) {
-            self.blocks[before as usize].ways[number].times += 1;
-            return (way.to, way.notes);
-        }
-        self.count_other(before, number, block, notes)
+    /// Turns to the cache that holds the next blocks.
+    pub(super) fn turn_to_cache(&mut self, cache: usize) {
+        self.numbers.turn_to(cache);
     }
 
+    /// Notes how often the cache has forgotten its blocks.
+    pub(super) fn numbered(&mut self, generation: u64) {
+        self.numbers.numbered(generation);
+    }
+
+    /// Returns the number of the block that has this number in the cache; `None` if [`learn`](Self::learn) must be told
+    /// the block.
+    #[inline]
+    pub(super) fn find(&mut self, number: u32) -> Option<u32> {
+        let known = self.numbers.given(number);
+        if known == NO_BLOCK {
+            self.next = number;
+            return None;
+        }
+        Some(known)
+    }
+
+    /// Returns the number of the block that was asked for last, which comes after the block with the number `before`.
     #[inline(never)]
-    fn count_other(&mut self, before: u32, way: usize, block: &Block, notes: &mut N) -> (u32, N::Way) {
-        let known = self.numbers.get(&key(block, self.now));
-        let to = known.copied().unwrap_or_else(|| {
+    pub(super) fn learn(&mut self, before: u32, block: &Block, notes: &mut N) -> u32 {
+        let known = self.by_key.get(&key(block, self.now));
+        let known = known.copied().unwrap_or_else(|| {
             let before = &self.blocks[before as usize].notes;
             let noted = notes.block(before, block, self.insns_of(block, self.now));
             self.add(block, noted)
         });
-        let noted = notes.way(&self.blocks[before as usize].notes, &self.blocks[to as usize].notes);
-        let new = KnownWay { to, times: 1, notes: noted };
-        let old = std::mem::replace(&mut self.blocks[before as usize].ways[way], new);
-        if old.times > 0 {
-            *self.pairs.entry((before, old.to)).or_default() += old.times;
+        self.numbers.give(std::mem::take(&mut self.next), known);
+        known
+    }
+
+    /// Counts the transition to the block `to` from the block `before`, or from [`NO_BLOCK`] if none leads to it.
+    /// Returns the transition's data.
+    #[inline]
+    pub(super) fn count(&mut self, before: u32, to: u32, notes: &mut N) -> N::Way {
+        match self.transitions.count(before, to) {
+            Some(way) => way,
+            None => self.count_new(before, to, notes),
         }
-        (to, noted)
+    }
+
+    #[inline(never)]
+    fn count_new(&mut self, before: u32, to: u32, notes: &mut N) -> N::Way {
+        let way = notes.way(&self.blocks[before as usize].notes, &self.blocks[to as usize].notes);
+        self.transitions.add(before, to, 1, way);
+        way
     }
 
     fn add(&mut self, block: &Block, notes: N::Block) -> u32 {
         let number = u32::try_from(self.blocks.len()).expect("more blocks than fit into memory");
         let image = self.now;
-        let next_ip = self.insns_of(block, image).last().map_or(0, |(ip, insn)| insn.next(ip));
-        self.numbers.insert(key(block, image), number);
-        self.blocks.push(KnownBlock { block: *block, image, next_ip, ways: Default::default(), notes });
+        self.by_key.insert(key(block, image), number);
+        self.blocks.push(KnownBlock { block: *block, image, notes });
         number
     }
 
@@ -157,16 +172,11 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     }
 
     /// Returns the counts.
-    pub(super) fn counted(mut self, chain: BlockChain) -> ExecutedBlocks {
+    pub(super) fn counted(self, chain: BlockChain) -> ExecutedBlocks {
         let insns =
             self.blocks.iter().map(|known| self.insns_of(&known.block, known.image).collect()).collect();
-        for (before, block) in self.blocks.iter().enumerate() {
-            for way in block.ways.iter().filter(|way| way.times > 0) {
-                *self.pairs.entry((before as u32, way.to)).or_default() += way.times;
-            }
-        }
         let BlockChain { interrupted, errors, .. } = chain;
-        ExecutedBlocks { insns, pairs: self.pairs, interrupted, errors }
+        ExecutedBlocks { insns, pairs: self.transitions.all().collect(), interrupted, errors }
     }
 }
 
@@ -174,8 +184,8 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
 pub(super) struct ExecutedBlocks {
     /// The instructions of each block, by its number.
     pub(super) insns: Vec<Vec<(u64, Insn)>>,
-    /// Counts of pairs of blocks that came one after the other, in no order.
-    pub(super) pairs: FxHashMap<(u32, u32), u64>,
+    /// Pairs of blocks that came one after the other, each with its count, in no order.
+    pub(super) pairs: Vec<(u32, u32, u64)>,
     /// Counts of interrupts, by the block before and the address at which execution was interrupted. A branch that led
     /// there was executed.
     pub(super) interrupted: FxHashMap<(u32, u64), u64>,

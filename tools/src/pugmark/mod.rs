@@ -53,6 +53,7 @@ mod taken_branches;
 mod threads;
 pub mod timeline;
 pub mod totals;
+mod transitions;
 mod values;
 pub mod verdict;
 mod visitors;

@@ -1,7 +1,7 @@
 //! Decodes on a thread of its own, and passes what was executed to the sinks on this one: the same calls in the same
 //! order as on one thread.
 
-use super::{Session, SliceEnd, SliceSink, TraceSlice};
+use super::{BlockNumbers, Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::Block,
     block_cache::ExecutionSink,
@@ -13,6 +13,7 @@ use pugmark_decoder_core::{
 use std::{
     marker::PhantomData,
     ops::Range,
+    slice::Iter,
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, channel, sync_channel},
@@ -20,8 +21,10 @@ use std::{
     thread,
 };
 
-/// The number of blocks that are passed on at once: some hundred kilobytes, which stay in a processor's own cache.
+/// The number of blocks that are passed on at once: some ten kilobytes, which stay in a processor's own cache.
 const BATCH: usize = 1 << 12;
+/// The most blocks that have numbers at the same time; few in tests, in which they are given anew.
+const NUMBERED: usize = if cfg!(test) { 3 } else { 1 << 18 };
 /// The number of batches that wait.
 const WAITING: usize = 4;
 
@@ -33,12 +36,19 @@ enum Other {
     Event(Event),
     Lost(Lost),
     Reached(u64),
+    /// All numbers are given anew.
+    Renumbered,
 }
 
 /// A part of what was executed.
 #[derive(Debug, Default)]
 struct Batch {
-    blocks: Vec<Block>,
+    /// The numbers of the blocks, from 1 on; 0 for the next of `unnumbered`.
+    blocks: Vec<u32>,
+    /// The blocks that have got the next numbers, in their order.
+    new: Vec<Block>,
+    /// Blocks without numbers.
+    unnumbered: Vec<Block>,
     /// The spans of the blocks, if the sinks want them.
     spans: Vec<Span>,
     /// Everything else, each with the number of blocks before it.
@@ -48,6 +58,8 @@ struct Batch {
 impl Batch {
     fn clear(&mut self) {
         self.blocks.clear();
+        self.new.clear();
+        self.unnumbered.clear();
         self.spans.clear();
         self.others.clear();
     }
@@ -81,6 +93,9 @@ pub(super) fn follow<S: SliceSink>(
         let batch = Batch::default();
         let mut collected = [Collector::<S> {
             batch,
+            numbers: BlockNumbers::default(),
+            given: 0,
+            next: 0,
             span: Span::default(),
             full,
             empty,
@@ -94,11 +109,13 @@ pub(super) fn follow<S: SliceSink>(
         if thread::Builder::new().spawn_scoped(scope, decode).is_err() {
             return false;
         }
-        let mut lane = 0;
+        let mut delivery = Delivery { sinks, lane: 0, generation: 0, known: vec![] };
+        delivery.renumber();
         for mut batch in batches {
             if !is_done.load(Ordering::Relaxed) {
-                deliver(&batch, sinks, &mut lane);
-                is_done.store(S::ENDS_EARLY && sinks.iter().any(SliceSink::is_done), Ordering::Relaxed);
+                delivery.deliver(&batch);
+                is_done
+                    .store(S::ENDS_EARLY && delivery.sinks.iter().any(SliceSink::is_done), Ordering::Relaxed);
             }
             batch.clear();
             // The other thread may have ended.
@@ -108,46 +125,88 @@ pub(super) fn follow<S: SliceSink>(
     })
 }
 
-/// Passes a batch to the sinks. `lane` is that of the slice.
-fn deliver<S: SliceSink>(batch: &Batch, sinks: &mut [S], lane: &mut usize) {
-    let mut from = 0;
-    for (to, other) in &batch.others {
-        if let Some(sink) = sinks.get_mut(*lane) {
-            pass_blocks(batch, from..*to, sink);
-        }
-        from = *to;
-        if let (Other::Begins(slice), true) = (other, sinks.len() > 1) {
-            *lane = slice.lane;
-        }
-        let Some(sink) = sinks.get_mut(*lane) else { continue };
-        match other {
-            Other::Begins(slice) => sink.begins(slice),
-            Other::Stops(end) => sink.stops(*end),
-            Other::Event(event) => sink.event(event),
-            Other::Lost(lost) => sink.lost(lost),
-            Other::Reached(offset) => sink.reached(*offset),
-        }
-    }
-    if let Some(sink) = sinks.get_mut(*lane) {
-        pass_blocks(batch, from..batch.blocks.len(), sink);
-    }
+/// The sinks, and the blocks that have numbers.
+struct Delivery<'s, S> {
+    sinks: &'s mut [S],
+    /// The lane of the slice.
+    lane: usize,
+    /// How often numbers were given anew.
+    generation: u64,
+    /// The blocks by their numbers.
+    known: Vec<Block>,
 }
 
-fn pass_blocks<S: SliceSink>(batch: &Batch, numbers: Range<usize>, sink: &mut S) {
-    let mut spans = batch.spans.get(numbers.clone()).unwrap_or_default().iter();
-    for block in &batch.blocks[numbers] {
-        if S::SPANS
-            && let Some(span) = spans.next()
-        {
-            sink.span(*span);
+impl<S: SliceSink> Delivery<'_, S> {
+    /// Forgets the blocks' numbers.
+    fn renumber(&mut self) {
+        self.generation += 1;
+        self.known.clear();
+        self.sinks.iter_mut().for_each(|sink| sink.numbered(self.generation));
+    }
+
+    /// Passes a batch to the sinks.
+    fn deliver(&mut self, batch: &Batch) {
+        let (mut from, mut new) = (0, batch.new.iter());
+        let mut unnumbered = batch.unnumbered.iter();
+        for (to, other) in &batch.others {
+            self.pass_blocks(batch, from..*to, &mut new, &mut unnumbered);
+            from = *to;
+            if let (Other::Begins(slice), true) = (other, self.sinks.len() > 1) {
+                self.lane = slice.lane;
+            }
+            if let Other::Renumbered = other {
+                self.renumber();
+            }
+            let Some(sink) = self.sinks.get_mut(self.lane) else { continue };
+            match other {
+                Other::Begins(slice) => sink.begins(slice),
+                Other::Stops(end) => sink.stops(*end),
+                Other::Event(event) => sink.event(event),
+                Other::Lost(lost) => sink.lost(lost),
+                Other::Reached(offset) => sink.reached(*offset),
+                Other::Renumbered => {}
+            }
         }
-        sink.block(block);
+        self.pass_blocks(batch, from..batch.blocks.len(), &mut new, &mut unnumbered);
+    }
+
+    fn pass_blocks(
+        &mut self,
+        batch: &Batch,
+        numbers: Range<usize>,
+        new: &mut Iter<'_, Block>,
+        unnumbered: &mut Iter<'_, Block>,
+    ) {
+        let Self { sinks, lane, known, .. } = self;
+        let mut spans = batch.spans.get(numbers.clone()).unwrap_or_default().iter();
+        let mut sink = sinks.get_mut(*lane);
+        for &number in &batch.blocks[numbers] {
+            let place = (number as usize).wrapping_sub(1);
+            if place == known.len() {
+                known.extend(new.next());
+            }
+            let block = if number == 0 { unnumbered.next() } else { known.get(place) };
+            let (Some(sink), Some(block)) = (sink.as_deref_mut(), block) else { continue };
+            if S::SPANS
+                && let Some(span) = spans.next()
+            {
+                sink.span(*span);
+            }
+            if !S::NUMBERS || sink.passes(number) {
+                sink.block(block);
+            }
+        }
     }
 }
 
 /// A sink that collects batches for sinks of another kind.
 struct Collector<'d, S> {
     batch: Batch,
+    /// The numbers of blocks by those of the block caches, and the last one that was given.
+    numbers: BlockNumbers,
+    given: usize,
+    /// The number of the next block in its cache.
+    next: u32,
     /// The span of the next block.
     span: Span,
     full: SyncSender<Batch>,
@@ -169,10 +228,25 @@ impl<S: SliceSink> Collector<'_, S> {
             self.pass_on();
         }
     }
+
+    #[inline]
+    fn add_block(&mut self, number: u32) {
+        self.batch.blocks.push(number);
+        if S::SPANS {
+            self.batch.spans.push(self.span);
+        }
+        if self.batch.blocks.len() >= BATCH {
+            self.pass_on();
+        }
+    }
 }
 
 impl<S: SliceSink> SliceSink for Collector<'_, S> {
     const ENDS_EARLY: bool = S::ENDS_EARLY;
+
+    fn turn_to_cache(&mut self, cache: usize) {
+        self.numbers.turn_to(cache);
+    }
 
     fn begins(&mut self, slice: &TraceSlice) {
         self.add(Other::Begins(slice.clone()));
@@ -189,6 +263,7 @@ impl<S: SliceSink> SliceSink for Collector<'_, S> {
 
 impl<S: SliceSink> ExecutionSink for Collector<'_, S> {
     const BLOCKS: bool = true;
+    const NUMBERS: bool = true;
     const SPANS: bool = S::SPANS;
 
     #[inline]
@@ -196,15 +271,36 @@ impl<S: SliceSink> ExecutionSink for Collector<'_, S> {
         self.span = span;
     }
 
+    fn numbered(&mut self, generation: u64) {
+        self.numbers.numbered(generation);
+    }
+
     #[inline]
+    fn passes(&mut self, number: u32) -> bool {
+        let given = self.numbers.given(number);
+        if given == 0 {
+            self.next = number;
+            return true;
+        }
+        self.add_block(given);
+        false
+    }
+
     fn block(&mut self, block: &Block) {
-        self.batch.blocks.push(*block);
-        if S::SPANS {
-            self.batch.spans.push(self.span);
+        let next = std::mem::take(&mut self.next);
+        if next == 0 {
+            self.batch.unnumbered.push(*block);
+            return self.add_block(0);
         }
-        if self.batch.blocks.len() >= BATCH {
-            self.pass_on();
+        if self.given >= NUMBERED {
+            self.numbers.clear();
+            self.given = 0;
+            self.add(Other::Renumbered);
         }
+        self.given += 1;
+        self.batch.new.push(*block);
+        self.numbers.give(next, self.given as u32);
+        self.add_block(self.given as u32);
     }
 
     fn event(&mut self, event: &Event) {

@@ -34,6 +34,11 @@ pub trait SliceSink: ExecutionSink {
     /// True if the sink takes so little time that a thread of its own gains nothing.
     const IS_LIGHT: bool = false;
 
+    /// Turns to the block cache with this number, which the next blocks' numbers are of.
+    fn turn_to_cache(&mut self, cache: usize) {
+        let _ = cache;
+    }
+
     /// Notes that a slice begins.
     fn begins(&mut self, slice: &TraceSlice) {
         let _ = slice;
@@ -96,7 +101,7 @@ impl<'a> Session<'a> {
             kept.iter_mut().map(|kept| BlockStream::new(Image::new(&[]), self.config, kept)).collect();
         let mut owners = vec![TraceOwner::default(); cut.len()];
         for (number, slice) in slices.iter().enumerate() {
-            let cache = caches.of(slice.image);
+            let (cache_number, cache) = caches.of(slice.image);
             match (cut.binary_search(&slice.trace), self.switch_ip.filter(|_| !S::EDGES)) {
                 (Ok(cut), Some(at)) => {
                     let after = slices[number + 1..].iter().find(|after| after.trace == slice.trace);
@@ -107,6 +112,7 @@ impl<'a> Session<'a> {
                 (cut, _) => {
                     let lane = if sinks.len() == 1 { 0 } else { slice.lane };
                     let Some(sink) = sinks.get_mut(lane) else { continue };
+                    sink.turn_to_cache(cache_number);
                     sink.begins(slice);
                     match cut {
                         Ok(cut) => self.go_on(slice, &mut streams[cut], cache, sink),
@@ -189,15 +195,15 @@ impl<'m> BlockCaches<'m> {
         Self { order: (0..caches.len()).collect(), caches }
     }
 
-    /// Returns the block cache of an image; one that was used longest ago if it has none. A block cache forgets blocks
-    /// of another image.
-    fn of(&mut self, image: usize) -> &mut BlockCache<'m> {
+    /// Returns the block cache of an image, with its number; one that was used longest ago if it has none. A block cache
+    /// forgets blocks of another image.
+    fn of(&mut self, image: usize) -> (usize, &mut BlockCache<'m>) {
         let known = self.caches.iter().position(|(of, _)| *of == Some(image));
         let number = known.unwrap_or_else(|| self.order[0]);
         self.order.retain(|other| *other != number);
         self.order.push(number);
         let (of, cache) = &mut self.caches[number];
         *of = Some(image);
-        cache
+        (number, cache)
     }
 }

@@ -16,6 +16,7 @@
 mod beside;
 mod follow;
 pub mod layers;
+mod numbers;
 mod places;
 mod switch;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod tests;
 
 pub(crate) use follow::MAPPED_CHUNK;
 pub use follow::{CACHE_WORDS, SliceEnd, SliceSink};
+pub(crate) use numbers::BlockNumbers;
 pub use places::{TurnPlace, places};
 
 use crate::mapped::MappedFile;

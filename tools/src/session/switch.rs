@@ -111,7 +111,8 @@ impl<'s, S: SliceSink> SwitchedSink<'s, S> {
         if S::SPANS {
             sink.span(span);
         }
-        if S::BLOCKS {
+        // No cache holds parts of blocks.
+        if S::BLOCKS && (!S::NUMBERS || sink.passes(0)) {
             sink.block(block);
         }
     }

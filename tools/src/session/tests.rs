@@ -295,6 +295,71 @@ impl ExecutionSink for ToldCalls {
     }
 }
 
+/// A sink that is told each block once, and then knows it by its number.
+#[derive(Default)]
+struct ByNumber {
+    told: ToldCalls,
+    numbers: BlockNumbers,
+    known: Vec<Block>,
+    next: u32,
+    /// The number of blocks that came by their numbers alone.
+    alone: usize,
+}
+
+impl SliceSink for ByNumber {
+    fn turn_to_cache(&mut self, cache: usize) {
+        self.numbers.turn_to(cache);
+    }
+
+    fn begins(&mut self, slice: &TraceSlice) {
+        self.told.begins(slice);
+    }
+
+    fn stops(&mut self, end: SliceEnd) {
+        self.told.stops(end);
+    }
+}
+
+impl ExecutionSink for ByNumber {
+    const BLOCKS: bool = true;
+    const NUMBERS: bool = true;
+    const SPANS: bool = true;
+
+    fn numbered(&mut self, generation: u64) {
+        self.numbers.numbered(generation);
+    }
+
+    fn passes(&mut self, number: u32) -> bool {
+        self.next = number;
+        let known = self.known.get((self.numbers.given(number) as usize).wrapping_sub(1));
+        self.alone += known.iter().count();
+        known.into_iter().for_each(|block| self.told.block(block));
+        known.is_none()
+    }
+
+    fn block(&mut self, block: &Block) {
+        self.known.push(*block);
+        self.numbers.give(self.next, self.known.len() as u32);
+        self.told.block(block);
+    }
+
+    fn span(&mut self, span: pugmark_decoder_core::time::Span) {
+        self.told.span(span);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.told.event(event);
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.told.lost(lost);
+    }
+
+    fn reached(&mut self, offset: u64) {
+        self.told.reached(offset);
+    }
+}
+
 #[test]
 fn on_two_threads_sinks_are_told_the_same_in_the_same_order() {
     let loops = |count| b"\x2d\x02\x10".repeat(count);
@@ -344,6 +409,17 @@ fn on_two_threads_sinks_are_told_the_same_in_the_same_order() {
             let told: usize = one.iter().map(|told| told.0.len()).sum();
             assert!(told > 20_000, "{told}");
             assert!(one == two, "{sinks} {switch_ip:?}");
+            for on_two in [false, true] {
+                let mut numbered: Vec<_> = (0..sinks).map(|_| ByNumber::default()).collect();
+                match on_two {
+                    true => assert!(beside::follow(&session, &sections, 0..1, &mut numbered)),
+                    false => session.follow(&mut numbered),
+                }
+                let alone: usize = numbered.iter().map(|sink| sink.alone).sum();
+                // Where threads switch at an instruction, no block has a number.
+                assert_eq!(alone > 10_000, switch_ip.is_none(), "{alone} {sinks} {on_two}");
+                assert!(numbered.iter().map(|sink| &sink.told).eq(&one), "{sinks} {switch_ip:?} {on_two}");
+            }
         }
     }
 }

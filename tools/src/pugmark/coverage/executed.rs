@@ -96,7 +96,7 @@ impl Executed {
             }
         }
         let mut counts = vec![0; blocks.len()];
-        for ((before, after), count) in pairs {
+        for (before, after, count) in pairs {
             let (before, after) = (before as usize, after as usize);
             counts[after] += count;
             if let (Some(last), Some((to, _))) = (blocks[before].last(), blocks[after].first()) {
@@ -132,7 +132,19 @@ struct BlockCounter<'p, 'a> {
     chain: BlockChain,
 }
 
+impl BlockCounter<'_, '_> {
+    #[inline]
+    fn count(&mut self, known: u32) {
+        self.known.count(self.chain.before, known, &mut NoNotes);
+        self.chain.before = known;
+    }
+}
+
 impl SliceSink for BlockCounter<'_, '_> {
+    fn turn_to_cache(&mut self, cache: usize) {
+        self.known.turn_to_cache(cache);
+    }
+
     fn begins(&mut self, slice: &TraceSlice) {
         self.known.turn_to(slice.image);
     }
@@ -144,10 +156,22 @@ impl SliceSink for BlockCounter<'_, '_> {
 
 impl ExecutionSink for BlockCounter<'_, '_> {
     const BLOCKS: bool = true;
+    const NUMBERS: bool = true;
+
+    fn numbered(&mut self, generation: u64) {
+        self.known.numbered(generation);
+    }
 
     #[inline]
+    fn passes(&mut self, number: u32) -> bool {
+        let known = self.known.find(number);
+        known.into_iter().for_each(|known| self.count(known));
+        known.is_none()
+    }
+
     fn block(&mut self, block: &Block) {
-        (self.chain.before, ()) = self.known.count(self.chain.before, block, &mut NoNotes);
+        let known = self.known.learn(self.chain.before, block, &mut NoNotes);
+        self.count(known);
     }
 
     fn event(&mut self, event: &Event) {

@@ -9,7 +9,7 @@ use crate::pugmark::{
     taken_branches::{TakenBranch, TakenBranches},
     visitors::{TraceClock, TraceTimes, Unit},
 };
-use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
+use crate::session::{BlockNumbers, Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::{Block, Insns},
     block_cache::{ExecutionSink, InstructionRun},
@@ -52,17 +52,36 @@ type TimeAndTsc = (u64, Option<u64>);
 /// The instructions of blocks that may complete a transfer or begin one, each with its number in its block.
 #[derive(Default)]
 struct BlockPlaces {
-    known: FxHashMap<(usize, u64, u64, u32), Range<usize>>,
     places: Vec<(ExecutedInsn, u32)>,
+    /// The places of each block, and the number of its instructions.
+    blocks: Vec<(Range<usize>, u32)>,
+    /// The numbers of blocks, from 1 on, by their code and by those of the block caches.
+    known: FxHashMap<(usize, u64, u64, u32), u32>,
+    numbers: BlockNumbers,
+    /// The number in its cache of the block that comes next.
+    next: u32,
 }
 
 impl BlockPlaces {
-    /// Returns those of a block of the code with this number.
+    /// Returns those of the block with this number in its cache, and the number of its instructions; `None` if
+    /// [`learn`](Self::learn) must be told the block.
     #[inline]
-    fn of(&mut self, code: usize, block: &Block, image: Image<'_>) -> Range<usize> {
+    fn of(&mut self, number: u32) -> Option<(Range<usize>, u32)> {
+        let known = self.numbers.given(number);
+        self.next = number;
+        self.blocks.get((known as usize).wrapping_sub(1)).cloned()
+    }
+
+    /// Does the same for a block of the code with this number, which was asked for last.
+    fn learn(&mut self, code: usize, block: &Block, image: Image<'_>) -> (Range<usize>, u32) {
         let Block { ip, end_ip, insns, .. } = *block;
-        let Self { known, places } = self;
-        known.entry((code, ip, end_ip, insns)).or_insert_with(|| add_places(block, image, places)).clone()
+        let Self { places, blocks, .. } = self;
+        let number = *self.known.entry((code, ip, end_ip, insns)).or_insert_with(|| {
+            blocks.push((add_places(block, image, places), insns));
+            blocks.len() as u32
+        });
+        self.numbers.give(std::mem::take(&mut self.next), number);
+        self.blocks[number as usize - 1].clone()
     }
 }
 
@@ -135,6 +154,17 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
         }
     }
 
+    /// Writes the taken branches of a block with these places and this number of instructions.
+    #[inline]
+    fn executes(&mut self, places: Range<usize>, insns: u32) {
+        self.lines.executed = true;
+        let first = self.executed(insns);
+        for number in places {
+            let (insn, before) = self.places.places[number];
+            self.item(&FlowItem::Insn(insn), self.span, first + u64::from(before));
+        }
+    }
+
     fn forget(&mut self) {
         if let Some(lane) = self.lanes.get_mut(self.lines.lane) {
             lane.taken_branches.forget();
@@ -144,6 +174,10 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
 
 impl<const BY_INSN: bool, const TIMED: bool> SliceSink for FlowLines<'_, '_, '_, BY_INSN, TIMED> {
     const ENDS_EARLY: bool = true;
+
+    fn turn_to_cache(&mut self, cache: usize) {
+        self.places.numbers.turn_to(cache);
+    }
 
     fn begins(&mut self, slice: &TraceSlice) {
         self.lines.begin(slice);
@@ -163,7 +197,22 @@ impl<const BY_INSN: bool, const TIMED: bool> SliceSink for FlowLines<'_, '_, '_,
 impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_, '_, BY_INSN, TIMED> {
     const INSNS: bool = BY_INSN;
     const BLOCKS: bool = true;
+    const NUMBERS: bool = !BY_INSN;
     const SPANS: bool = TIMED;
+
+    fn numbered(&mut self, generation: u64) {
+        self.places.numbers.numbered(generation);
+    }
+
+    #[inline]
+    fn passes(&mut self, number: u32) -> bool {
+        let found = self.places.of(number);
+        let is_known = found.is_some();
+        if let (Some((places, insns)), false) = (found, self.is_done()) {
+            self.executes(places, insns);
+        }
+        !is_known
+    }
 
     #[inline]
     fn insns(&mut self, insns: InstructionRun) {
@@ -180,16 +229,12 @@ impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_,
             self.insns.clear();
             return;
         }
-        self.lines.executed = true;
         if BY_INSN {
+            self.lines.executed = true;
             return self.listed();
         }
-        let first = self.executed(block.insns);
-        let places = self.places.of(self.lines.known.code, block, self.lines.columns.image);
-        for number in places {
-            let (insn, before) = self.places.places[number];
-            self.item(&FlowItem::Insn(insn), self.span, first + u64::from(before));
-        }
+        let (places, insns) = self.places.learn(self.lines.known.code, block, self.lines.columns.image);
+        self.executes(places, insns);
     }
 
     fn event(&mut self, event: &Event) {

@@ -66,7 +66,9 @@ pub(super) struct WalkedBlock {
     steps: Box<[InnerStep]>,
     /// True if the visitor tells instructions within the block apart.
     is_told_apart: bool,
-    /// The addresses of the last instruction and after it.
+    insns: u32,
+    /// The addresses of the first instruction, the last one and after it.
+    ip: u64,
     last_ip: u64,
     next_ip: u64,
 }
@@ -83,14 +85,23 @@ struct InnerStep {
     before: u64,
 }
 
-/// Per-transition data: what lies between two blocks that follow one another directly.
+/// Per-transition data: what lies between two blocks that follow one another directly, and the number of instructions
+/// of the second one.
 #[derive(Clone, Copy, Default)]
-pub(super) enum Passage {
+pub(super) struct WalkedWay {
+    passage: Passage,
+    insns: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Passage {
     /// Not known: the places of the next block must be looked at one by one.
     #[default]
     Unknown,
     /// This step, or none; the next block has only its own steps.
     Known(Option<StepWay>),
+    /// Nothing happens on the way to the next block and within it.
+    Silent,
 }
 
 impl WalkedBlock {
@@ -105,7 +116,7 @@ impl WalkedBlock {
 
 impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
     type Block = WalkedBlock;
-    type Way = Passage;
+    type Way = WalkedWay;
 
     fn block(&mut self, before: &WalkedBlock, block: &Block, insns: Insns<'_>) -> WalkedBlock {
         let Block { mode, speculative, .. } = *block;
@@ -141,17 +152,21 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
         let places = places.map(|((insn, before), _)| Place { insn: *insn, before }).collect();
         let (last_ip, next_ip) =
             insns.last().map_or((0, 0), |last| (last.ip, last.ip.wrapping_add(last.len.into())));
-        WalkedBlock { places, steps: steps.into(), is_told_apart, last_ip, next_ip }
+        let Block { ip, insns, .. } = *block;
+        WalkedBlock { places, steps: steps.into(), is_told_apart, insns, ip, last_ip, next_ip }
     }
 
-    fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> Passage {
-        let (Some(from), Some(first)) = (from.last(), to.first()) else { return Passage::Unknown };
+    fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> WalkedWay {
+        let unknown = WalkedWay { passage: Passage::Unknown, insns: to.insns };
+        let (Some(from), Some(first)) = (from.last(), to.first()) else { return unknown };
         self.sees_call(from, first.ip);
-        match StepBefore::Insn(*from).step(first.ip, &mut self.stacks.functions) {
+        let passage = match StepBefore::Insn(*from).step(first.ip, &mut self.stacks.functions) {
             _ if to.is_told_apart => Passage::Unknown,
             None if self.visitor.tells_apart(from.ip, first.ip) => Passage::Unknown,
+            None if to.steps.is_empty() => Passage::Silent,
             step => Passage::Known(step.map(|step| step.way)),
-        }
+        };
+        WalkedWay { passage, ..unknown }
     }
 }
 
@@ -203,6 +218,49 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
         (state, counts.then(|| known.counted(chain)))
     }
 
+    /// Handles the block with this number.
+    #[inline]
+    fn comes_to(&mut self, number: u32) {
+        let WalkedWay { passage, insns } = self.known.count(self.chain.before, number, &mut self.state);
+        // What else may come before the block disturbs.
+        if matches!(passage, Passage::Silent) && !self.disturbed {
+            self.lags = true;
+        } else {
+            self.comes_by(passage, number);
+        }
+        (self.last, self.chain.before) = (number, number);
+        self.state.time.insns += u64::from(insns);
+    }
+
+    /// Handles what happens on the way to a block and within it. The number of instructions is then again that before
+    /// the block.
+    #[inline(never)]
+    fn comes_by(&mut self, passage: Passage, number: u32) {
+        self.state.goes_on_decoding();
+        let first = self.state.time.insns;
+        let notes = self.known.notes(number);
+        if let (Passage::Known(step), false) = (passage, self.disturbed) {
+            if let Some(way) = step {
+                let WalkedBlock { last_ip: from, next_ip: next, .. } = *self.known.notes(self.last);
+                let step = WalkStep { way, from, next, to: notes.ip };
+                self.state.steps(step, |insns| self.times.at(self.span, insns));
+            }
+            for InnerStep { step, before } in &notes.steps {
+                self.state.time.insns = first + before;
+                self.state.steps(*step, |insns| self.times.at(self.span, insns));
+            }
+            self.lags = true;
+        } else {
+            self.catch_up();
+            self.disturbed = false;
+            for Place { insn, before } in &self.known.notes(number).places {
+                self.state.time.insns = first + before;
+                self.state.watches(insn, |insns| self.times.at(self.span, insns));
+            }
+        }
+        self.state.time.insns = first;
+    }
+
     /// Tells the state the last instruction.
     fn catch_up(&mut self) {
         if std::mem::take(&mut self.lags)
@@ -218,6 +276,10 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
 
     fn is_done(&self) -> bool {
         self.state.visitor.is_done()
+    }
+
+    fn turn_to_cache(&mut self, cache: usize) {
+        self.known.turn_to_cache(cache);
     }
 
     fn begins(&mut self, slice: &TraceSlice) {
@@ -240,42 +302,28 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
 
 impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_, '_, V, TIMED> {
     const BLOCKS: bool = true;
+    const NUMBERS: bool = true;
     const SPANS: bool = TIMED;
+
+    fn numbered(&mut self, generation: u64) {
+        self.known.numbered(generation);
+    }
+
+    #[inline]
+    fn passes(&mut self, number: u32) -> bool {
+        let known = self.known.find(number);
+        known.into_iter().for_each(|known| self.comes_to(known));
+        known.is_none()
+    }
 
     #[inline]
     fn span(&mut self, span: Span) {
         self.span = span;
     }
 
-    #[inline]
     fn block(&mut self, block: &Block) {
-        self.state.goes_on_decoding();
-        let (number, passage) = self.known.count(self.chain.before, block, &mut self.state);
-        let first = self.state.time.insns;
-        let notes = self.known.notes(number);
-        if let Passage::Known(step) = passage
-            && !self.disturbed
-        {
-            if let Some(way) = step {
-                let WalkedBlock { last_ip: from, next_ip: next, .. } = *self.known.notes(self.last);
-                let step = WalkStep { way, from, next, to: block.ip };
-                self.state.steps(step, |insns| self.times.at(self.span, insns));
-            }
-            for InnerStep { step, before } in &notes.steps {
-                self.state.time.insns = first + before;
-                self.state.steps(*step, |insns| self.times.at(self.span, insns));
-            }
-            self.lags = true;
-        } else {
-            self.catch_up();
-            self.disturbed = false;
-            for Place { insn, before } in &self.known.notes(number).places {
-                self.state.time.insns = first + before;
-                self.state.watches(insn, |insns| self.times.at(self.span, insns));
-            }
-        }
-        (self.last, self.chain.before) = (number, number);
-        self.state.time.insns = first + u64::from(block.insns);
+        let known = self.known.learn(self.chain.before, block, &mut self.state);
+        self.comes_to(known);
     }
 
     fn event(&mut self, event: &Event) {
