@@ -20,7 +20,8 @@ use pugmark_decoder_core::{
     event::{Event, EventKind},
     flow::ExecutedInsn,
     insn::Class,
-    packet::PtwPayload,
+    last_ip::LastIp,
+    packet::{Ip, IpPacket, Packet, PacketSink, Packets, PtwPayload, Tnt, Tsc},
     time::{Span, Timeline, TscFrequency},
 };
 use stacks::CallStacks;
@@ -170,25 +171,21 @@ impl TraceClock {
 
     /// Finds the clock of a trace, whose memory is given back if it is a file that is mapped.
     pub(super) fn of(trace: &[u8], mapped: Option<&MappedFile>, config: Config<'_>) -> Self {
-        use pugmark_decoder_core::packet::{Packet, Packets};
         let mut packets = Packets::with_config(trace, config);
-        let (mut timed, mut forgotten) = (false, 0);
-        let mut is_time = |offset: u64, packet: &Packet| {
-            let offset = offset as usize;
-            if let Some(mapped) = mapped.filter(|_| offset.saturating_sub(forgotten) >= MAPPED_CHUNK) {
-                mapped.forget(forgotten..offset);
-                forgotten = offset;
+        let mut times = TimePackets { seen: false, mapped, forgotten: 0 };
+        while !times.seen && packets.sync_forward().is_some() {
+            // If there are times, one of the first packets mostly is one, and the rest need not be read.
+            let mut good = packets.by_ref().take(FIRST_PACKETS).map_while(Result::ok);
+            times.seen = good.any(|(_, packet)| matches!(packet, Packet::Tsc(_)));
+            if !times.seen {
+                // An error is found again, and then the next PSB.
+                let _ = packets.visit(&mut LastIp::new(), &mut times);
             }
-            matches!(packet, Packet::Tsc(_))
-        };
-        while !timed && packets.sync_forward().is_some() {
-            let mut good = packets.by_ref().take_while(Result::is_ok).flatten();
-            timed = good.any(|(offset, packet)| is_time(offset, &packet));
         }
         if let Some(mapped) = mapped {
-            mapped.forget(forgotten..trace.len());
+            mapped.forget(times.forgotten..trace.len());
         }
-        let frequency = frequency(&config.clocks);
+        let (timed, frequency) = (times.seen, frequency(&config.clocks));
         let unit = match (timed, frequency) {
             (false, _) => Unit::Instructions,
             (true, None) => Unit::Ticks,
@@ -230,6 +227,36 @@ impl TraceClock {
             (None, Some(frequency)) => frequency.nanoseconds(tsc) as u64,
             (None, None) => tsc,
         }
+    }
+}
+
+/// The number of packets after a PSB that are looked at one by one.
+const FIRST_PACKETS: usize = 1 << 10;
+
+/// A sink that looks for times, and gives back the memory of a file that is mapped.
+struct TimePackets<'m> {
+    seen: bool,
+    mapped: Option<&'m MappedFile>,
+    forgotten: usize,
+}
+
+impl PacketSink for TimePackets<'_> {
+    fn packet(&mut self, offset: u64, _: Packet) {
+        let offset = offset as usize;
+        if let Some(mapped) = self.mapped.filter(|_| offset.saturating_sub(self.forgotten) >= MAPPED_CHUNK) {
+            mapped.forget(self.forgotten..offset);
+            self.forgotten = offset;
+        }
+    }
+
+    #[inline]
+    fn tnt(&mut self, _: u64, _: Tnt) {}
+
+    #[inline]
+    fn ip(&mut self, _: u64, _: IpPacket, _: Ip, _: Option<u64>) {}
+
+    fn tsc(&mut self, _: u64, _: Tsc) {
+        self.seen = true;
     }
 }
 
