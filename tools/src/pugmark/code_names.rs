@@ -51,7 +51,7 @@ pub(super) fn names_of(
             );
         }
         let kernel = perf.kallsyms.as_ref().map(|file| files.kernel(file)).transpose()?;
-        symbols.add_kernel(kernel.unwrap_or_default(), &perf.kernel);
+        symbols.add_kernel(kernel.unwrap_or_default(), perf.made.clone(), &perf.kernel);
     } else {
         add_program(&mut symbols, traced, code, files);
     }

@@ -7,6 +7,7 @@ use crate::file::read_regular;
 use crate::output::tell;
 use crate::perf_clock::PerfClock;
 use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
+use crate::symbols::JitSymbols;
 use crate::text::printable;
 use crate::timeline::{CodePart, KernelBytes, ProcessTimeline, SpaceId};
 use anyhow::{Context, Result, ensure};
@@ -66,6 +67,8 @@ pub struct PerfTrace {
     pub kernel: Vec<ImageSection>,
     /// The text of the kernel's /proc/kallsyms, if perf kept a copy of it.
     pub kallsyms: Option<PathBuf>,
+    /// The names of code that the kernel has made since.
+    pub made: Rc<JitSymbols>,
     /// Bytes of the kernel's code that were others when they were executed, by address.
     pub changed: KernelBytes,
 }
@@ -159,7 +162,8 @@ impl Traced {
     /// If a file cannot be read, or has no traces of Intel PT, or they are of several recordings.
     pub fn in_perf_data(files: &[PathBuf]) -> Result<(Self, usize)> {
         let file = files.first().context("no file is given")?.as_path();
-        let PerfData { traces, records, cpu, clocks, clock, problems } = PerfData::read_all(files)?;
+        let PerfData { traces, records, cpu, mut names, clocks, clock, problems } =
+            PerfData::read_all(files)?;
         let cut = problems.first().map(|problem| format!("; {problem}")).unwrap_or_default();
         ensure!(!traces.is_empty(), "{}: there is no byte of a trace in it{cut}", file.display());
         let timeline = ProcessTimeline::of(&records);
@@ -167,7 +171,11 @@ impl Traced {
         for loss in &losses {
             tell(format_args!("pugmark: warning: {}: {loss}", file.display()));
         }
-        let kernel = PerfTrace::kernel_beside(file)?;
+        // Where several programs had the same place, the last one gives it its name.
+        names.sort_by_key(|name| name.time);
+        let made = names.iter().map(|name| (name.address, name.size, &*name.name));
+        let kernel =
+            PerfTrace { made: Rc::new(JitSymbols::of_kernel(made)), ..PerfTrace::kernel_beside(file)? };
         let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
         let traced = Self {
             trace: file.into(),

@@ -36,6 +36,15 @@ impl JitSymbols {
         Self { table: functions.into_table(), object: object(pid) }
     }
 
+    /// Returns the functions that a kernel has made: where each begins, its size and its name, in the order of time.
+    pub(crate) fn of_kernel<'n>(names: impl Iterator<Item = (u64, u32, &'n str)>) -> Self {
+        let mut functions = PaintedFunctions::default();
+        for (from, size, name) in names {
+            functions.add(from..from.saturating_add(size.into()), name);
+        }
+        Self { table: functions.into_table(), object: Box::default() }
+    }
+
     /// Finds the function at an address, and how far the address is in it.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<(&str, u64)> {

@@ -32,12 +32,17 @@ pub(super) struct BpfFunction {
     code: Vec<u8>,
 }
 
-/// The name of code that the kernel has made, and since when it is there.
+/// The name of code that the kernel has made (a BPF program, a trampoline), and since when it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KernelName {
-    address: u64,
-    name: String,
-    time: u64,
+pub struct KernelName {
+    /// Where the code begins.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u32,
+    /// Its name.
+    pub name: String,
+    /// Since when it is there, by perf's clock.
+    pub time: u64,
 }
 
 /// Reads the functions in a feature, as far as they are there.
@@ -106,7 +111,7 @@ impl KernelName {
         let is_there = (fields >> 48) as u16 & UNREGISTER == 0;
         let name = String::from_utf8_lossy(&text[..end]).into_owned();
         let time = sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
-        Ok(is_there.then_some(Self { address, name, time }))
+        Ok(is_there.then_some(Self { address, size: fields as u32, name, time }))
     }
 }
 

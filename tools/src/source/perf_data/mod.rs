@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use traces::{TraceGap, TracePart, TracePieces};
 
+pub use bpf::KernelName;
 pub use traces::AuxTrace;
 
 /// Perf's name of the code that the kernel gives every program.
@@ -69,6 +70,8 @@ pub struct PerfData {
     pub records: Vec<SystemRecord>,
     /// The processor, if it is Intel's.
     pub cpu: Option<Cpu>,
+    /// The names of code that the kernel has made, in the order of the file.
+    pub names: Vec<KernelName>,
     /// Its clocks.
     pub clocks: Clocks,
     /// The relation of perf's clock to the TSC.
@@ -169,8 +172,6 @@ struct PerfReader<'a> {
     /// The number of bytes of a trace that came in samples of each processor or thread.
     sampled: FxHashMap<u32, u64>,
     paths: FxHashMap<String, Arc<Path>>,
-    /// The names of code that the kernel has made.
-    names: Vec<bpf::KernelName>,
     /// The first and the last time of a record.
     times: Option<(u64, u64)>,
     /// The memory that the records may still take, in bytes.
@@ -196,7 +197,6 @@ impl<'a> PerfReader<'a> {
             samples: TracePieces::of_snapshots(),
             sampled: FxHashMap::default(),
             paths: FxHashMap::default(),
-            names: vec![],
             times: None,
             room: file.size().saturating_mul(MOST_TIMES).saturating_add(MOST_MORE),
             data: PerfData { cpu: file.cpu_id().and_then(processor), ..PerfData::default() },
@@ -218,10 +218,10 @@ impl<'a> PerfReader<'a> {
             }
             kind::AUXTRACE => self.trace(record),
             kind::SAMPLE => self.sample(record)?,
-            kind::KSYMBOL => match bpf::KernelName::parse(record, &self.config) {
+            kind::KSYMBOL => match KernelName::parse(record, &self.config) {
                 Ok(name) => {
                     self.room = self.room.saturating_sub(2 * record.bytes.len());
-                    self.names.extend(name.filter(|_| self.room > 0));
+                    self.data.names.extend(name.filter(|_| self.room > 0));
                 }
                 Err(problem) => self.problem(|| unreadable(record, problem)),
             },
@@ -380,7 +380,7 @@ impl<'a> PerfReader<'a> {
         self.data.clocks = info.clocks(&file.events);
         self.data.clock = info.clock();
         let programs = bpf::functions(file.bpf_programs());
-        self.data.records.extend(bpf::changes(programs, &self.names));
+        self.data.records.extend(bpf::changes(programs, &self.data.names));
         let Self { pieces, samples, gaps, times, data, .. } = self;
         Ok(PerfParts { pieces, samples, gaps, times, data })
     }

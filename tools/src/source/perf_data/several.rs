@@ -32,6 +32,7 @@ pub(super) fn joined(mut files: Vec<(&Path, PerfParts)>) -> Result<PerfParts> {
         let mut records = later.data.records;
         records.iter_mut().filter(|record| record.time == 0).for_each(|record| record.time = begin);
         all.data.records.append(&mut records);
+        all.data.names.extend(later.data.names);
         all.data.problems.extend(later.data.problems.iter().map(|problem| named(path, problem)));
     }
     all.data.problems.truncate(MOST_PROBLEMS);

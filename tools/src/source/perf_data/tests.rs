@@ -91,7 +91,11 @@ fn an_overflow_marks_where_some_of_a_trace_was_lost() {
     let traces = |records: &[Vec<u8>]| read(&file(records)).unwrap().traces;
     let truncated = |bytes: &[u8]| MADE.aux_of(0, bytes.len() as u64 - 9, 1);
     // A TIP of which all bytes, some, or one were stored, and none but the padding before it.
-    for (before, left) in [(&b"\0\x2d\x03\x04"[..], 4), (b"\0\x2d\x03", 1), (b"\0\x2d", 1), (b"\0", 1)] {
+    // A PSB+ that is whole; one without its end, in the middle of its FUP; and half a PSB.
+    let again = [b"\0", &PSB[..], b"\x99\x01\x7d\0\0\0\0\x81\xff\x02\x23"].concat();
+    let cut_again = [(&again[..], again.len()), (&again[..22], 1), (&again[..9], 1)];
+    let cut_packets = [(&b"\0\x2d\x03\x04"[..], 4), (b"\0\x2d\x03", 1), (b"\0\x2d", 1), (b"\0", 1)];
+    for (before, left) in cut_packets.into_iter().chain(cut_again) {
         let (whole, expected) = (bytes(before), marked(&before[..left]));
         let of_cpu = |cpu| trace(0, 0, cpu, NONE, &whole);
         let cpu = [aux(Some(3), None, 0, &expected)];
@@ -322,6 +326,10 @@ fn bpf_programs_are_there_since_the_kernel_has_named_them() {
     let expected: [(u64, u64, Arc<[u8]>); 3] =
         [(20, 0x1000, one.into()), (10, 0x1000, other.into()), (0, 0x2000, one.into())];
     assert_eq!(found(&bpf), expected);
+    let file = PerfFileBuilder::new(records.to_vec()).file();
+    let named = |name: &KernelName| (name.time, name.address, name.size, name.name[26..].to_owned());
+    let names: Vec<_> = read(&file).unwrap().names.iter().map(named).collect();
+    assert_eq!(names, [(20, 0x1000, 4, "second".to_owned()), (10, 0x1000, 4, "first".to_owned())]);
     for cut in 0..bpf.len() {
         let found = found(&bpf[..cut]);
         assert!(expected.starts_with(&found) && found.len() < expected.len(), "{cut}");

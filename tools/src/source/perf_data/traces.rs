@@ -69,21 +69,28 @@ impl AuxTrace {
     }
 }
 
-/// Returns the bytes without a packet that their end cuts. `begins` is true if a packet begins with the first byte:
-/// packets can be told apart from there or from a PSB.
+/// Returns the bytes without a packet or a PSB+ that their end cuts. `begins` is true if a packet begins with the first
+/// byte: packets can be told apart from there or from a PSB.
+///
+/// A PSB sets the last IP to zero, and its PSB+ sets it again, so a part of it makes the next IP unreadable.
 fn whole_packets(bytes: &[u8], begins: bool) -> &[u8] {
     let mut packets = Packets::with_config(bytes, Config::new());
     packets.set_offset(bytes.len() as u64);
-    if packets.sync_backward().is_none() {
+    let mut open = packets.sync_backward();
+    if open.is_none() {
         if !begins {
             return bytes;
         }
         packets.set_offset(0);
     }
-    match packets.by_ref().find_map(Result::err) {
-        None => &bytes[..packets.offset() as usize],
-        Some(_) => bytes,
+    for packet in packets.by_ref() {
+        match packet {
+            Ok((_, Packet::PsbEnd | Packet::Ovf)) => open = None,
+            Ok(_) => {}
+            Err(_) => return bytes,
+        }
     }
+    &bytes[..open.unwrap_or(packets.offset()) as usize]
 }
 
 impl fmt::Display for AuxTrace {

@@ -32,6 +32,8 @@ pub(crate) struct TracedSymbols {
     /// The mappings, by where each begins. None overlaps another.
     mapped: BTreeMap<u64, MappedObject>,
     kernel: Rc<KernelSymbols>,
+    /// The code that the kernel has made while it ran.
+    made: Rc<JitSymbols>,
     /// Functions that runtimes have compiled, wherever their code is.
     maps: Vec<Rc<JitSymbols>>,
     dumps: Vec<Rc<ObjectSymbols>>,
@@ -79,6 +81,7 @@ impl TracedSymbols {
         self.own
             .find(ip)
             .or_else(in_file)
+            .or_else(|| self.made.find(ip))
             .or_else(|| self.kernel.find(ip))
             .or_else(|| self.maps.iter().find_map(|map| map.find(ip)))
             .or_else(dumped)
@@ -108,7 +111,14 @@ impl TracedSymbols {
         };
         NamedPlace {
             function: self.function(ip),
-            object: self.kernel.module(ip).or_else(mapped).or_else(runtimes),
+            // As `perf` has it, each is a file of its own.
+            object: self
+                .made
+                .find(ip)
+                .map(|(name, _)| name)
+                .or_else(|| self.kernel.module(ip))
+                .or_else(mapped)
+                .or_else(runtimes),
         }
     }
 
@@ -175,12 +185,17 @@ impl TracedSymbols {
         self.put(place, &name.display().to_string(), None);
     }
 
-    /// Adds a kernel with these symbols and this code.
-    pub(crate) fn add_kernel(&mut self, symbols: Rc<KernelSymbols>, code: &[ImageSection]) {
+    /// Adds a kernel with these symbols and this code, and the code that it has made.
+    pub(crate) fn add_kernel(
+        &mut self,
+        symbols: Rc<KernelSymbols>,
+        made: Rc<JitSymbols>,
+        code: &[ImageSection],
+    ) {
         for section in code {
             self.put(section.vaddr..section.vaddr.saturating_add(section.len), KERNEL, None);
         }
-        self.kernel = symbols;
+        (self.kernel, self.made) = (symbols, made);
     }
 
     /// Adds the functions that the runtime of a process has listed: copies in one of the folders, or the list that lies

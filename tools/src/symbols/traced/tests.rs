@@ -102,10 +102,22 @@ fn the_kernels_functions_have_their_modules() {
     let text = "ffffffff81000000 T start\nffffffffc0000000 t first\t[module]\n";
     let mut symbols = TracedSymbols::default();
     let section = |vaddr| ImageSection { file: "x".into(), offset: 0, len: 0x2000, vaddr };
-    symbols.add_kernel(Rc::new(KernelSymbols::parse(text.into())), &[section(0xffff_ffff_8100_0000)]);
-    let places = [0xffff_ffff_8100_0004, 0xffff_ffff_8100_0fff, 0xffff_ffff_c000_0001];
-    assert_eq!(places.map(|ip| symbols.place(ip)), ["start+0x4", "start+0xfff", "first+0x1"]);
-    assert_eq!(places.map(|ip| symbols.find(ip).object.unwrap()), [KERNEL, KERNEL, "[module]"]);
+    // Code that was made later is where a symbol of the list seems to reach to.
+    let made = [(0xffff_ffff_c000_0020, 0x20, "older"), (0xffff_ffff_c000_0020, 0x10, "bpf_prog_1_f")];
+    let made = Rc::new(JitSymbols::of_kernel(made.into_iter()));
+    let kernel = Rc::new(KernelSymbols::parse(text.into()));
+    symbols.add_kernel(kernel, made, &[section(0xffff_ffff_8100_0000)]);
+    let places = [
+        (0xffff_ffff_8100_0004, "start+0x4", KERNEL),
+        (0xffff_ffff_8100_0fff, "start+0xfff", KERNEL),
+        (0xffff_ffff_c000_0001, "first+0x1", "[module]"),
+        (0xffff_ffff_c000_0020, "bpf_prog_1_f", "bpf_prog_1_f"),
+        (0xffff_ffff_c000_0031, "older+0x11", "older"),
+        (0xffff_ffff_c000_0041, "first+0x41", "[module]"),
+    ];
+    for (ip, place, object) in places {
+        assert_eq!((&*symbols.place(ip), symbols.find(ip).object), (place, Some(object)));
+    }
 }
 
 #[test]
