@@ -39,7 +39,7 @@ pub trait ExecutionSink {
     }
 
     /// Receives the number of the next block: from 1 to the cache's [`room`](super::Statistics::room), or 0 if the
-    /// cache does not hold the block. Returns true if [`block`](Self::block) is to be called for it, which takes longer.
+    /// cache does not hold the block. Returns true if [`block`](Self::block) is to be called for it: that takes longer.
     #[inline(always)]
     fn passes(&mut self, number: u32) -> bool {
         let _ = number;

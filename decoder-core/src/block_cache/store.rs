@@ -67,7 +67,7 @@ pub struct BlockCache<'m> {
     pub(super) context: u8,
     /// The image that the blocks belong to.
     image: u64,
-    /// How often the blocks were forgotten.
+    /// The number of times that the blocks were forgotten.
     pub(super) generation: u64,
     pub(super) statistics: Statistics,
 }

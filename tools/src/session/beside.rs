@@ -130,7 +130,7 @@ struct Delivery<'s, S> {
     sinks: &'s mut [S],
     /// The lane of the slice.
     lane: usize,
-    /// How often numbers were given anew.
+    /// The number of times that numbers were given anew.
     generation: u64,
     /// The blocks by their numbers.
     known: Vec<Block>,

@@ -195,7 +195,7 @@ impl<'m> BlockCaches<'m> {
         Self { order: (0..caches.len()).collect(), caches }
     }
 
-    /// Returns the block cache of an image, with its number; one that was used longest ago if it has none. A block cache
+    /// Returns the block cache of an image, with its number; one that was used longest ago if it has none. A cache
     /// forgets blocks of another image.
     fn of(&mut self, image: usize) -> (usize, &mut BlockCache<'m>) {
         let known = self.caches.iter().position(|(of, _)| *of == Some(image));

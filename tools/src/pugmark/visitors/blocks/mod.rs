@@ -222,7 +222,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
     #[inline]
     fn comes_to(&mut self, number: u32) {
         let WalkedWay { passage, insns } = self.known.count(self.chain.before, number, &mut self.state);
-        // What else may come before the block disturbs.
+        // Anything else that comes before the block disturbs.
         if matches!(passage, Passage::Silent) && !self.disturbed {
             self.lags = true;
         } else {
