@@ -174,6 +174,7 @@ fn a_guest_has_one_medium_and_only_a_kernel_has_a_command_line() {
         ("--disk d --cdrom c", "cannot be used with"),
         ("--disk d --kernel k", "cannot be used with"),
         ("--disk d --initrd i", "cannot be used with"),
+        ("--kernel k --uefi", "cannot be used with"),
         ("--cdrom d --append a", "cannot be used with"),
         ("--initrd i", "required arguments were not provided"),
         ("--disk d --processors 0", "0 is not in 1..=65535"),

@@ -1,6 +1,6 @@
 //! Boots any guest on the monitor: one that speaks no protocol, for as long as it runs.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
@@ -16,14 +16,17 @@ use crate::process::Running;
 use crate::qemu::{self, Board, with_path};
 use crate::scratch::Scratch;
 use crate::truth::{self, LogPlace, Truth};
+use crate::uefi::{self, Firmware};
 
 /// Ticks of the guest's clock per instruction while a guest is stepped. At 2.6 GHz and 250 interrupts of its timer a
 /// second there are 100 000 instructions from one to the next, of which Linux's handler takes ten to twenty thousand.
 pub const TICKS: u32 = 100;
 /// Properties of the board: an HPET would continue while the guest's own clock is stopped.
 pub const PROPERTIES: &str = ",hpet=off";
-/// The BIOS would execute parts of itself in system management mode, which the monitor does not have.
-const BIOS_PROPERTIES: &str = ",hpet=off,smm=off";
+/// Firmware would execute parts of itself in system management mode, which the monitor does not have.
+const FIRMWARE_PROPERTIES: &str = ",hpet=off,smm=off";
+/// QEMU's argument that keeps OVMF from giving devices addresses above 4 GiB, which the guest does not reach.
+const DEVICES_BELOW_4_GIB: &str = "name=opt/ovmf/X-PciMmio64Mb,string=0";
 
 /// The name of the file, in a machine's folder, that is the machine's memory.
 pub const RAM: &str = "ram";
@@ -36,9 +39,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The medium that a guest boots from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BootSource {
-    /// The image of a disk, which the BIOS boots: raw, or QEMU's qcow2.
+    /// The image of a disk, which firmware boots: raw, or QEMU's qcow2.
     Disk(PathBuf),
-    /// The image of a CD, which the BIOS boots.
+    /// The image of a CD, which firmware boots.
     Cdrom(PathBuf),
     /// A kernel, which the monitor itself starts.
     Kernel {
@@ -60,6 +63,8 @@ pub struct Boot {
     pub options: String,
     /// The medium that the guest boots from.
     pub source: BootSource,
+    /// The firmware that boots a disk or a CD is UEFI's, OVMF, and not the BIOS.
+    pub uefi: bool,
     /// Number of processors.
     pub processors: u16,
     /// The guest's memory in MiB.
@@ -157,6 +162,9 @@ impl Boot {
     }
 
     fn layout(&self, scratch: &Scratch) -> Result<Layout> {
+        if self.uefi {
+            return Layout::in_hole(self.memory, self.logs_each);
+        }
         let size = |path: PathBuf| {
             let data = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
             anyhow::Ok(data.len())
@@ -172,11 +180,10 @@ impl Boot {
         }
         let layout = self.layout(scratch)?;
         let accelerator = qemu::accelerator(qemu::version()?, self.processors);
-        let is_kernel = matches!(self.source, BootSource::Kernel { .. });
         let ram = scratch.file(RAM);
         let board = Board {
             accelerator: &["-accel", accelerator],
-            properties: if is_kernel { PROPERTIES } else { BIOS_PROPERTIES },
+            properties: if self.is_kernel() { PROPERTIES } else { FIRMWARE_PROPERTIES },
             memory: layout.machine_memory(),
             ram: &ram,
         };
@@ -203,16 +210,52 @@ impl Boot {
                 ""
             }
         };
-        let options = self.monitor_options(scratch)?;
-        command.arg("-kernel").arg(&self.monitor);
-        command.arg("-append").arg(format!("{options} -- {command_line}")).args(&self.arguments);
+        let line = format!("{} -- {command_line}", self.monitor_options(scratch)?);
+        if self.uefi {
+            command.args(self.firmware(scratch, &layout, &line)?);
+        } else {
+            command.arg("-kernel").arg(&self.monitor).arg("-append").arg(line);
+        }
+        command.args(&self.arguments);
         Ok(command)
+    }
+
+    /// Returns QEMU's arguments for OVMF, with the monitor as a driver in an option ROM.
+    fn firmware(&self, scratch: &Scratch, layout: &Layout, line: &str) -> Result<Vec<OsString>> {
+        ensure!(!self.is_kernel(), "UEFI firmware boots a disk or a CD, not a kernel");
+        let Firmware { code, variables } = Firmware::find()?;
+        let [rom, own_variables] = ["option-rom", "variables"].map(|name| scratch.file(name));
+        let monitor = &self.monitor;
+        let image = fs::read(monitor).with_context(|| format!("cannot read {}", monitor.display()))?;
+        let ram_end = layout.machine_memory() << 20;
+        let content = uefi::option_rom(&image, layout.hole_bytes(), ram_end, line);
+        fs::write(&rom, content.with_context(|| monitor.display().to_string())?)
+            .context("cannot write the monitor's option ROM")?;
+        // A copy of a file that nobody may write could not be written either.
+        fs::read(&variables)
+            .and_then(|content| fs::write(&own_variables, content))
+            .with_context(|| format!("cannot copy {}", variables.display()))?;
+        let flash = "if=pflash,format=raw";
+        Ok(vec![
+            "-drive".into(),
+            with_path(&format!("{flash},unit=0,readonly=on,file="), &code),
+            "-drive".into(),
+            with_path(&format!("{flash},unit=1,file="), &own_variables),
+            "-device".into(),
+            with_path(&format!("{},romfile=", uefi::DEVICE), &rom),
+            "-fw_cfg".into(),
+            DEVICES_BELOW_4_GIB.into(),
+        ])
+    }
+
+    const fn is_kernel(&self) -> bool {
+        matches!(self.source, BootSource::Kernel { .. })
     }
 
     /// Returns the monitor's options; of two values of one option the last counts.
     fn monitor_options(&self, scratch: &Scratch) -> Result<String> {
         let mode = if self.logs_each { "full" } else { "hash" };
-        let bios = if matches!(self.source, BootSource::Kernel { .. }) { "off" } else { "on" };
+        let bios = if self.is_kernel() || self.uefi { "off" } else { "on" };
         let layout = self.layout(scratch)?.monitor_options();
         Ok(format!("clock={TICKS} log-mode={mode} bios={bios} {layout} {}", self.options))
     }
@@ -253,6 +296,7 @@ mod tests {
             monitor: "/m".into(),
             options: "profile=icelake".into(),
             source,
+            uefi: false,
             processors: 2,
             memory: 64,
             logs_each: false,
@@ -319,6 +363,30 @@ mod tests {
         let own = format!("clock=100 log-mode=hash bios=off ram=64 {places} profile=icelake -- a=1 -- b");
         assert!(arguments.contains(&own), "{arguments:?}");
         assert!(arguments.contains(&format!("loader,addr=0x20100000,force-raw=on,file={quoted}")));
+    }
+
+    #[test]
+    fn uefi_firmware_gets_the_monitor_as_a_rom_and_boots_no_kernel() {
+        let scratch = Scratch::new().unwrap();
+        let layout = Layout::in_hole(512, false).unwrap();
+        let kernel = BootSource::Kernel { file: "k".into(), initrd: None, command_line: String::new() };
+        let error = Boot { uefi: true, ..boot(kernel) }.firmware(&scratch, &layout, "").unwrap_err();
+        assert_eq!(error.to_string(), "UEFI firmware boots a disk or a CD, not a kernel");
+        let boot = Boot { uefi: true, memory: 512, ..boot(BootSource::Disk("d".into())) };
+        let own = "clock=100 log-mode=hash bios=off ram=577 log=0x14000000+0x100000 profile=icelake";
+        assert_eq!(boot.monitor_options(&scratch).unwrap(), own);
+        if Firmware::find().is_err() {
+            return println!("skipped: there is no UEFI firmware OVMF (Debian's package ovmf)");
+        }
+        let error = boot.firmware(&scratch, &layout, "").unwrap_err().to_string();
+        assert_eq!(error, "cannot read /m");
+        let monitor = scratch.file("monitor");
+        fs::write(&monitor, "").unwrap();
+        let error = Boot { monitor, ..boot }.firmware(&scratch, &layout, "").unwrap_err();
+        assert!(
+            format!("{error:#}").ends_with("the monitor's file cannot be started by UEFI firmware"),
+            "{error:#}"
+        );
     }
 
     #[test]

@@ -23,11 +23,17 @@ const LOG_RECORD: u64 = 24;
 const FIRMWARE_BYTES: u64 = 32 * MIB;
 /// The start of devices' memory in QEMU's machine, independent of its size.
 const MEMORY_END: u64 = 3072 * MIB;
+/// The guest's usual memory in MiB if UEFI firmware boots it.
+pub const DEFAULT_UEFI_MEMORY: u64 = 512;
+/// The least memory of such a guest: the firmware occupies the last part of it, above the monitor.
+const LEAST_UEFI_MEMORY: u64 = 384;
+/// The size of a log that only has sums, in a guest's memory.
+const SUMS_BYTES: u64 = MIB;
 
 /// The memory layout of a machine with a monitor: addresses, and sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The guest's memory in MiB.
+    /// The end of the guest's memory in MiB.
     memory: u64,
     /// The log, if it is not at its usual place.
     log: Option<(u64, u64)>,
@@ -73,6 +79,33 @@ impl Layout {
         let end = at + FIRMWARE_BYTES;
         ensure!(end <= MEMORY_END, too_much());
         Ok(Self { memory, log, probe, files: places, end })
+    }
+
+    /// Places the monitor and its log, which has each instruction if `logs_each`, in a hole of the guest's memory: UEFI
+    /// firmware, which is part of the guest, has occupied the last part of the memory before the monitor starts.
+    ///
+    /// # Errors
+    /// If the memory is too small for the firmware, or too large.
+    pub fn in_hole(memory: u64, logs_each: bool) -> Result<Self> {
+        ensure!(
+            memory >= LEAST_UEFI_MEMORY,
+            "a guest that UEFI boots has {LEAST_UEFI_MEMORY} MiB of memory or more, not {memory}"
+        );
+        let log_bytes = if logs_each { LOG_BYTES } else { SUMS_BYTES };
+        let hole = MONITOR_END * MIB + log_bytes - DEFAULT_MEMORY * MIB;
+        let end = memory.checked_mul(MIB).and_then(|bytes| bytes.checked_add(hole));
+        let end = end.filter(|end| *end <= MEMORY_END).with_context(|| {
+            format!("a guest of the monitor cannot have {memory} MiB of memory: that is too much")
+        })?;
+        let log = Some((MONITOR_END * MIB, log_bytes));
+        Ok(Self { memory: end / MIB, log, probe: None, files: vec![], end })
+    }
+
+    /// Returns the size in bytes of the monitor and a log that follows it.
+    #[must_use]
+    pub fn hole_bytes(&self) -> u64 {
+        let log_bytes = self.log.map_or(0, |(_, bytes)| bytes);
+        (MONITOR_END - DEFAULT_MEMORY) * MIB + log_bytes
     }
 
     /// Returns the memory of the whole machine in MiB.
@@ -154,6 +187,25 @@ mod tests {
         for memory in [2, 256, 321, 2700] {
             assert!(Layout::new(memory, &[], None).is_ok(), "{memory}");
         }
+    }
+
+    #[test]
+    fn firmware_has_memory_below_and_above_the_monitor_and_its_log() {
+        let options = |memory, logs_each| Layout::in_hole(memory, logs_each).unwrap().monitor_options();
+        assert_eq!(options(512, false), "ram=577 log=0x14000000+0x100000");
+        assert_eq!(options(384, true), "ram=704 log=0x14000000+0x10000000");
+        let layout = Layout::in_hole(512, true).unwrap();
+        assert_eq!((layout.machine_memory(), layout.hole_bytes()), (512 + 320, 320 * MIB));
+        for (memory, message) in [
+            (0, "384 MiB of memory or more, not 0"),
+            (383, "384 MiB of memory or more, not 383"),
+            (3008, "3008 MiB of memory: that is too much"),
+            (u64::MAX, "too much"),
+        ] {
+            let error = Layout::in_hole(memory, false).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        assert!(Layout::in_hole(3007, false).is_ok());
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!     monitor: "/usr/lib/pugmark/pugmark-monitor".into(),
 //!     options: "profile=skylake".into(),
 //!     source: BootSource::Cdrom("system.iso".into()),
+//!     uefi: false,
 //!     processors: 1,
 //!     memory: 256,
 //!     logs_each: false,
@@ -32,3 +33,4 @@ pub mod qemu;
 pub mod scratch;
 pub mod time_limits;
 pub mod truth;
+mod uefi;

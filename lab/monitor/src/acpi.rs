@@ -1,4 +1,4 @@
-//! Finds the processors that the firmware lists in its ACPI tables.
+//! Finds the processors that the firmware lists in its ACPI tables, and these tables by UEFI's.
 //!
 //! Source: ACPI specification, ACPI Software Programming Model, "Root System Description Pointer (RSDP)", "Root System
 //! Description Table (RSDT)", "Extended System Description Table (XSDT)", "Multiple APIC Description Table (MADT)".
@@ -18,6 +18,39 @@ const HEADER: u64 = 36;
 #[must_use]
 pub fn processors(rsdp: u64, memory: &impl GuestMemory) -> Vec<u8> {
     madt(rsdp, memory).and_then(|table| entries(table, memory)).unwrap_or_default()
+}
+
+/// Returns the address of the root pointer that UEFI's system table at this address names; 0 if there is none.
+///
+/// Source: UEFI specification, EFI System Table, "EFI_SYSTEM_TABLE", "EFI Configuration Table & Properties Table".
+#[must_use]
+pub fn root_of_uefi(system_table: u64, memory: &impl GuestMemory) -> u64 {
+    /// `EFI_ACPI_20_TABLE_GUID`.
+    const ACPI_20: u128 = 0x8868_e871_e4f1_11d3_bc22_0080_c73c_8881;
+    /// Offsets of the number of configuration tables and of their array.
+    const COUNT: u64 = 0x68;
+    const TABLES: u64 = 0x70;
+    /// A GUID and an address.
+    const ENTRY: u64 = 24;
+    let long = |address| bytes(memory, address).map(u64::from_le_bytes);
+    let find = || {
+        let (count, tables) = (long(system_table + COUNT)?, long(system_table + TABLES)?);
+        let mut entries =
+            (0..count.min(MAX_CONFIGURATION_TABLES)).map(|index| tables.wrapping_add(index * ENTRY));
+        let entry = entries.find(|&entry| bytes(memory, entry).map(guid) == Some(ACPI_20))?;
+        long(entry + 16)
+    };
+    find().unwrap_or(0)
+}
+
+/// The number of configuration tables that are searched.
+const MAX_CONFIGURATION_TABLES: u64 = 256;
+
+/// Returns a GUID as its text has the digits: the first three fields are little-endian in memory.
+fn guid(bytes: [u8; 16]) -> u128 {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
+    let [i, j, k, l, m, n, o, p] = rest;
+    u128::from_be_bytes([d, c, b, a, f, e, h, g, i, j, k, l, m, n, o, p])
 }
 
 /// Returns the address of the MADT.
@@ -152,6 +185,32 @@ mod tests {
         let mut memory = firmware(2);
         memory[RSDP as usize + 24..][..8].fill(0);
         assert_eq!(found(memory, RSDP), [0, 4, 1]);
+    }
+
+    #[test]
+    fn uefi_names_the_root_pointer_in_a_table() {
+        let mut memory = alloc::vec![0; 0x200];
+        let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0x68, &2u64.to_le_bytes());
+        put(0x70, &0x100u64.to_le_bytes());
+        // ACPI 1.0's GUID, and that of later versions.
+        put(
+            0x100,
+            &[0x30, 0x2d, 0x9d, 0xeb, 0x88, 0x2d, 0xd3, 0x11, 0x9a, 0x16, 0, 0x90, 0x27, 0x3f, 0xc1, 0x4d],
+        );
+        put(0x110, &0x111u64.to_le_bytes());
+        put(
+            0x118,
+            &[0x71, 0xe8, 0x68, 0x88, 0xf1, 0xe4, 0xd3, 0x11, 0xbc, 0x22, 0, 0x80, 0xc7, 0x3c, 0x88, 0x81],
+        );
+        put(0x128, &0x7f77_e014u64.to_le_bytes());
+        let root = |memory: &mut [u8]| root_of_uefi(0, &SliceMemory { base: 0, bytes: memory });
+        assert_eq!(root(&mut memory), 0x7f77_e014);
+        for (at, value) in [(0x68, 1), (0x68, 0), (0x70, 0x1f9), (0x70, u64::MAX - 0x1000)] {
+            let mut other = memory.clone();
+            other[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+            assert_eq!(root(&mut other), 0, "{at:#x}: {value:#x}");
+        }
     }
 
     #[test]

@@ -22,6 +22,14 @@ pub struct Module {
     pub bytes: u64,
 }
 
+impl Module {
+    /// Returns the address after the last byte.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
+}
+
 /// A range of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRange {

@@ -48,9 +48,10 @@ pub struct MonitorOptions<'a> {
     /// `initrd=ADDRESS+BYTES`: the location of the file that becomes the guest's module; only with `kernel`.
     pub initrd: Option<Module>,
     /// `ram=MIB`: the end of the guest's RAM. Default: the start of the monitor. With more than 320 MiB the monitor
-    /// occupies a hole in the RAM, and `log` must give the location of the log.
+    /// occupies a hole in the RAM, to which the log belongs if it begins where the monitor ends and ends below the RAM.
     pub ram: GuestRam,
-    /// `log=ADDRESS+BYTES`: the location of the log of what retires. Default: [`REGION_BASE`], [`REGION_BYTES`].
+    /// `log=ADDRESS+BYTES`: the location of the log of what retires: in that hole, or above the guest's RAM. Default:
+    /// [`REGION_BASE`], [`REGION_BYTES`].
     pub log: Module,
     /// `log-mode=full|ring|hash`: the contents of the log. Default: full.
     pub log_mode: LogMode,
@@ -139,6 +140,9 @@ impl<'a> MonitorOptions<'a> {
             guest,
         };
         own.split_ascii_whitespace().try_for_each(|word| options.set(word))?;
+        if options.log.start == options.ram.hole().end {
+            options.ram = options.ram.with_hole_to(options.log.end()).unwrap_or(options.ram);
+        }
         Ok(options)
     }
 
@@ -335,6 +339,22 @@ mod tests {
             [("", 40), ("profile=zen4", 20), ("pmi-skid=7", 7), ("profile=zen4 pmi-skid=7", 7)]
         {
             assert_eq!(MonitorOptions::parse(line).unwrap().skid(), skid, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_log_between_the_monitor_and_more_ram_is_in_the_hole() {
+        for (line, hole_end) in [
+            ("", 320),
+            ("ram=400", 320),
+            ("ram=480", 320),
+            ("ram=481", 480),
+            ("log=0x14000000+0x100000 ram=322", 321),
+            ("log=0x14100000+0x100000 ram=400", 320),
+            ("log=0x14000000+0xffffffffffffffff ram=400", 320),
+        ] {
+            let options = MonitorOptions::parse(line).unwrap();
+            assert_eq!(options.ram.hole(), 256 << 20..hole_end << 20, "{line}");
         }
     }
 

@@ -11,15 +11,16 @@ pub const MONITOR: Range<u64> = 256 << 20..320 << 20;
 /// The page of the local APIC's registers; accesses to it are trapped.
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
 
-/// The guest's RAM.
+/// The guest's RAM: all memory up to an end, but for a hole that begins with the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestRam {
     end: u64,
+    hole_end: u64,
 }
 
 impl GuestRam {
     /// All the memory below the monitor.
-    pub const BELOW_MONITOR: Self = Self { end: MONITOR.start };
+    pub const BELOW_MONITOR: Self = Self { end: MONITOR.start, hole_end: MONITOR.end };
     /// The highest end of RAM: devices are above it.
     pub const MAX_END: u64 = 0xc000_0000;
 
@@ -28,7 +29,20 @@ impl GuestRam {
     pub const fn up_to(end: u64) -> Option<Self> {
         let ends_below = 1 << 20 < end && end <= MONITOR.start;
         let ends_above = MONITOR.end < end && end <= Self::MAX_END;
-        if ends_below || ends_above { Some(Self { end }) } else { None }
+        if ends_below || ends_above { Some(Self { end, hole_end: MONITOR.end }) } else { None }
+    }
+
+    /// Returns this RAM with a hole that ends at `end`, or `None` if the hole would not have the whole monitor, or no
+    /// RAM above it.
+    #[must_use]
+    pub const fn with_hole_to(self, end: u64) -> Option<Self> {
+        if MONITOR.end <= end && end < self.end { Some(Self { hole_end: end, ..self }) } else { None }
+    }
+
+    /// Returns the addresses, the monitor's among them, that are not the guest's though it may have RAM above them.
+    #[must_use]
+    pub const fn hole(self) -> Range<u64> {
+        MONITOR.start..self.hole_end
     }
 
     /// Returns the address after the last byte.
@@ -37,12 +51,12 @@ impl GuestRam {
         self.end
     }
 
-    /// Returns the RAM below the monitor and the RAM above it, which may be empty.
+    /// Returns the RAM below the hole and the RAM above it, which may be empty.
     #[must_use]
     pub const fn ranges(self) -> [Range<u64>; 2] {
         let below = if self.end < MONITOR.start { self.end } else { MONITOR.start };
-        let above = if self.end < MONITOR.end { MONITOR.end } else { self.end };
-        [0..below, MONITOR.end..above]
+        let above = if self.end < self.hole_end { self.hole_end } else { self.end };
+        [0..below, self.hole_end..above]
     }
 
     /// Returns whether `bytes` bytes from `address` on are RAM.
@@ -50,7 +64,7 @@ impl GuestRam {
     #[must_use]
     pub const fn contains(self, address: u64, bytes: usize) -> bool {
         let Some(end) = address.checked_add(bytes as u64) else { return false };
-        end <= self.end && (end <= MONITOR.start || address >= MONITOR.end)
+        end <= self.end && (end <= MONITOR.start || address >= self.hole_end)
     }
 
     /// Returns the number of bytes from `address` on, at most `bytes`, before the first that is not RAM.
@@ -316,6 +330,40 @@ mod tests {
         let ranges = |end| GuestRam::up_to(end).unwrap().ranges();
         assert_eq!(ranges(0x20_0000), [0..0x20_0000, 0x1400_0000..0x1400_0000]);
         assert_eq!(ranges(0x2000_0000), [0..0x1000_0000, 0x1400_0000..0x2000_0000]);
+    }
+
+    #[test]
+    fn a_hole_has_the_whole_monitor_and_more_if_there_is_ram_above_it() {
+        let ram = GuestRam::up_to(0x2000_0000).unwrap();
+        for (end, taken) in [
+            (0x13ff_f000, false),
+            (0x1400_0000, true),
+            (0x1410_0000, true),
+            (0x1fff_f000, true),
+            (0x2000_0000, false),
+        ] {
+            let holed = ram.with_hole_to(end);
+            assert_eq!(holed.map(GuestRam::hole), taken.then_some(0x1000_0000..end), "{end:#x}");
+        }
+        assert_eq!(GuestRam::BELOW_MONITOR.with_hole_to(0x1410_0000), None);
+        let ram = ram.with_hole_to(0x1410_0000).unwrap();
+        assert_eq!(ram.ranges(), [0..0x1000_0000, 0x1410_0000..0x2000_0000]);
+        let (root, tables) = build(&GuestMap { ram, firmware: &[] });
+        for (address, reached) in [
+            (0xfff_ffff, true),
+            (0x1000_0000, false),
+            (0x1400_0000, false),
+            (0x140f_ffff, false),
+            (0x1410_0000, true),
+            (0x1fff_ffff, true),
+        ] {
+            assert_eq!(translate(root, &tables, address), reached.then_some(address), "{address:#x}");
+            assert_eq!(
+                (ram.contains(address, 1), ram.reached(address, 1) == 1),
+                (reached, reached),
+                "{address:#x}"
+            );
+        }
     }
 
     #[test]

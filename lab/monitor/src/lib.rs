@@ -16,7 +16,7 @@
 //!            cmdline                                   the options: which profile, what is stepped, the guest's words
 //!            loader (elf, multiboot2, pvh)             where the guest kernel goes, and how it starts
 //!            guest_map, permission_map                 which memory, MSRs and ports the guest reaches by itself
-//!            bios                                      or the BIOS as the guest, which boots from a disk or a CD
+//!            bios, uefi                                or firmware as the guest, which boots from a disk or a CD
 //!            firmware_map, fw_cfg                      how firmware tells it which memory it has
 //!
 //!  a step    guest::Lookahead    the next instruction, or several that must follow one another
@@ -132,5 +132,6 @@ pub mod single_step;
 pub mod startup;
 pub mod tracing;
 pub mod translation;
+pub mod uefi;
 pub mod vmcb;
 pub mod x2apic;

@@ -1,5 +1,8 @@
-//! Guests that need not speak a protocol: the machine's own BIOS, which boots a disk whose program traces itself, and a
-//! kernel.
+//! Guests that need not speak a protocol: the machine's own firmware, which boots a disk whose program traces itself,
+//! and a kernel.
+
+mod fat;
+mod uefi;
 
 use std::arch::global_asm;
 use std::fs;
@@ -33,13 +36,14 @@ fn disk() -> &'static [u8] {
 }
 
 /// Boots a source, with the guest's output in the file `text` and its trace in the file `dump`.
-fn boot(scratch: &Scratch, source: BootSource, memory: u64, processors: u16) -> Booted {
+fn boot(scratch: &Scratch, source: BootSource, uefi: bool, memory: u64, processors: u16) -> Booted {
     let mut dump = std::ffi::OsString::from("file,id=dump,path=");
     dump.push(scratch.file("dump"));
     let boot = Boot {
         monitor: build_monitor().unwrap(),
         options: "profile=skylake".into(),
         source,
+        uefi,
         processors,
         memory,
         logs_each: true,
@@ -141,7 +145,7 @@ fn a_disks_program_traces_itself_and_the_bios() {
         let scratch = Scratch::new().unwrap();
         let image = scratch.file("disk");
         fs::write(&image, disk()).unwrap();
-        let booted = boot(&scratch, BootSource::Disk(image), memory, processors);
+        let booted = boot(&scratch, BootSource::Disk(image), false, memory, processors);
         let text = fs::read_to_string(scratch.file("text")).unwrap();
         assert_eq!(booted.ending, PASSED, "{text}");
         assert_eq!(map(&text), expected_map(memory), "{text}");
@@ -167,7 +171,7 @@ fn a_kernel_with_a_module_and_a_command_line_ends_with_its_own_status() {
     let guest = Images::build().unwrap().guest;
     let command_line = "only=sort".to_owned();
     let kernel = BootSource::Kernel { file: guest.clone(), initrd: Some(guest), command_line };
-    let booted = boot(&scratch, kernel, 256, 1);
+    let booted = boot(&scratch, kernel, false, 256, 1);
     let text = fs::read_to_string(scratch.file("text")).unwrap();
     assert_eq!(booted.ending, PASSED, "{text}");
     let mut transcript = Transcript::default();

@@ -31,6 +31,7 @@ mod step;
 mod stretch;
 mod svm;
 mod tsc;
+mod uefi;
 mod vcpu;
 mod violations;
 mod vmrun;

@@ -41,6 +41,7 @@ use crate::image::physical::Physical;
 use crate::image::reported::ReportedViolations;
 use crate::image::startup;
 use crate::image::svm::{NoSvm, enable_svm};
+use crate::image::uefi::{self, FirmwareTimer};
 use crate::image::vcpu::Vcpu;
 use crate::image::vmrun::Sse;
 
@@ -116,11 +117,12 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let line = command_line(info.command_line, &machine);
     let options = MonitorOptions::parse(&line)?;
     let log = options.log;
-    let log_end = log.start.saturating_add(log.bytes);
-    if log.start < above_guest(options.ram) || !log.start.is_multiple_of(8) {
+    let hole = options.ram.hole();
+    let is_in_hole = MONITOR.end <= log.start && log.end() <= hole.end;
+    if !is_in_hole && log.start < above_guest(options.ram) || !log.start.is_multiple_of(8) {
         return Err(SetupError::LogPlace(log));
     }
-    let end = if options.truth { log_end.max(options.ram.end()) } else { options.ram.end() };
+    let end = if options.truth { log.end().max(options.ram.end()) } else { options.ram.end() };
     if !has_ram(&info.memory, end) {
         return Err(SetupError::Memory(end));
     }
@@ -133,7 +135,12 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written only while the
     // guest does not run, or as one of the guest's processors would write it.
     let mut memory = unsafe { Physical::guest(options.ram, options.probe, firmware) };
-    let first_state = if options.bios {
+    let saved = uefi::saved().map(|saved| (saved, FirmwareTimer::read()));
+    let rsdp =
+        saved.as_ref().map_or(info.rsdp, |(saved, _)| acpi::root_of_uefi(saved.system_table, &machine));
+    let first_state = if let Some((saved, _)) = &saved {
+        saved.cpu()
+    } else if options.bios {
         bios::install(&info.memory, options.ram, &mut memory).map_err(SetupError::Bios)?
     } else {
         initial_state(load(&info, &options, &mut memory)?)
@@ -141,7 +148,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     firmware_devices::show_ram(options.ram);
     let has_fw_cfg = fw_cfg::find(options.ram);
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
-    let ids = processors(info.rsdp, &machine);
+    let ids = processors(rsdp, &machine);
     let plan = MachinePlan {
         clock: {
             let alone = ids.len() == 1 || options.clock == 0;
@@ -161,6 +168,9 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let mut vcpus = Peers::new(&ids).map(|peers| plan.vcpu(peers));
     let mut first = vcpus.next().expect("this processor is the first");
     first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..first_state };
+    if let Some((saved, timer)) = &saved {
+        first.take_over(saved, timer);
+    }
     startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
     if let Some(region) = options.probe {
         // SAFETY: memory exists there, above the guest's and the monitor, and nothing else is placed in it.
@@ -275,8 +285,7 @@ fn has_room_for_probe(region: u64, options: &MonitorOptions<'_>, memory: &[Memor
     let Some(end) = region.checked_add(REGION_BYTES).filter(|_| region.is_multiple_of(REGION_BYTES)) else {
         return false;
     };
-    let (log, log_end) = (options.log.start, options.log.start.saturating_add(options.log.bytes));
-    let is_apart = !options.truth || end <= log || log_end <= region;
+    let is_apart = !options.truth || end <= options.log.start || options.log.end() <= region;
     let within = |range: &MemoryRange| range.start <= region && end <= range.end();
     let in_ram = memory.iter().any(|range| range.kind == MemoryKind::Ram && within(range));
     in_ram && is_apart && region >= above_guest(options.ram)

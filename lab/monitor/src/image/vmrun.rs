@@ -23,6 +23,11 @@ impl Sse {
     /// All registers zero.
     pub(crate) const ZERO: Self = Self([0; 16]);
 
+    /// Returns registers with these values.
+    pub(crate) const fn of(registers: [u128; 16]) -> Self {
+        Self(registers)
+    }
+
     /// Returns the registers as bytes in memory order.
     pub(crate) fn bytes(&self) -> [u8; 256] {
         let mut bytes = [0; 256];

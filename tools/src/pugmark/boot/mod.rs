@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use pugmark_launch::{
     boot::{Boot, BootSource, Booted, Console, Ending},
-    layout::DEFAULT_MEMORY,
+    layout::{DEFAULT_MEMORY, DEFAULT_UEFI_MEMORY},
     scratch::Scratch,
     truth::{Sum, Truth},
 };
@@ -28,6 +28,7 @@ const BY_SIGNAL: i32 = 128;
 Examples:
   pugmark boot --cdrom system.iso
   pugmark boot --profile icelake --processors 4 --memory 1024 --disk disk.img
+  pugmark boot --uefi --cdrom system.iso
   pugmark boot --kernel vmlinuz --initrd initrd.img --append console=ttyS0
   pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
 pub struct BootOptions {
@@ -37,11 +38,14 @@ pub struct BootOptions {
     /// The machine's number of processors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     processors: u16,
-    /// The guest's memory in MiB: up to 256, or more than 320
-    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_MEMORY)]
-    memory: u64,
+    /// The guest's memory in MiB: up to 256 (the default), or more than 320; with `--uefi` 384 or more (default: 512)
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
     #[command(flatten)]
     source: SourceOptions,
+    /// Boot the disk or CD by UEFI firmware, OVMF, and not by the BIOS
+    #[arg(long, conflicts_with = "kernel")]
+    uefi: bool,
     /// The file that the kernel receives as its module: Linux's initramfs
     #[arg(long, value_name = "FILE", conflicts_with_all = ["disk", "cdrom"])]
     initrd: Option<PathBuf>,
@@ -65,10 +69,10 @@ pub struct BootOptions {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 struct SourceOptions {
-    /// Boot this image of a disk by the BIOS: raw or qcow2
+    /// Boot this image of a disk: raw or qcow2
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
-    /// Boot this image of a CD by the BIOS
+    /// Boot this image of a CD
     #[arg(long, value_name = "FILE")]
     cdrom: Option<PathBuf>,
     /// Boot this kernel: Linux's bzImage, or a file for PVH or multiboot2
@@ -149,7 +153,8 @@ impl BootOptions {
             options: format!("profile={} {}", self.profile, self.monitor).trim_end().to_owned(),
             source: self.boot_source(),
             processors: self.processors,
-            memory: self.memory,
+            uefi: self.uefi,
+            memory: self.memory.unwrap_or(if self.uefi { DEFAULT_UEFI_MEMORY } else { DEFAULT_MEMORY }),
             logs_each: self.truth.is_some(),
             limit: self.timeout.map(Duration::from_secs),
             arguments: self.arguments.clone(),
@@ -201,7 +206,7 @@ mod tests {
         ] {
             let options = parse(words).unwrap();
             assert_eq!(options.boot_source(), source, "{words}");
-            assert_eq!((options.memory, options.processors), (256, 1));
+            assert_eq!((options.memory, options.processors), (None, 1));
         }
         assert_eq!(parse("boot --cdrom c -- -m --disk").unwrap().arguments, ["-m", "--disk"]);
     }
