@@ -7,10 +7,8 @@
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
-/// The end of the addresses that the monitor lets the guest reach for devices; RAM is below.
-const DEVICES: u64 = 0xc000_0000;
-/// The first address that OVMF gives to devices, if RAM ends below.
-const LOWEST_DEVICES: u64 = 0x8000_0000;
+/// The first address above any RAM below 4 GiB. The monitor gives all from there on to devices by itself.
+const ABOVE_RAM: u64 = 0xc000_0000;
 
 /// The program headers' types of code and data, and of notes.
 const LOAD: u32 = 1;
@@ -144,10 +142,10 @@ fn page(address: u64, hole: u64, ram_end: u64, command_line: &[u8]) -> Result<Ve
     const MAP: usize = INFO + 7 * 8;
     const LINE: usize = MAP + 2 * 3 * 8;
     let [map_at, line_at] = [MAP, LINE].map(|offset| address + offset as u64);
-    let devices = ram_end.max(LOWEST_DEVICES);
     let pages = [hole.div_ceil(PAGE as u64), 0];
     let info = [MAGIC | VERSION, 0, 0, line_at, 0, map_at, 2];
-    let map = [0, ram_end, RAM, devices, DEVICES - devices, RESERVED];
+    // What is above the machine's RAM is left to devices: OVMF and systems give them addresses there.
+    let map = [0, ram_end, RAM, ram_end, ABOVE_RAM - ram_end, RESERVED];
     let words = pages.into_iter().chain(info).chain(map);
     let mut page: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     page.extend_from_slice(command_line);
