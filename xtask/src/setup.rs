@@ -27,6 +27,7 @@ struct PackageManager {
     install: &'static str,
     qemu: &'static str,
     grub: &'static str,
+    ovmf: &'static str,
     cxx: &'static str,
     /// Empty if the system has no such package.
     ipt: &'static str,
@@ -57,6 +58,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         install: "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends",
         qemu: "qemu-system-x86",
         grub: "grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools",
+        ovmf: "ovmf",
         cxx: "g++",
         ipt: "libipt-dev",
         pfm: "libpfm4-dev",
@@ -78,6 +80,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         install: "dnf install --assumeyes",
         qemu: "qemu-system-x86-core",
         grub: "grub2-tools-extra grub2-pc-modules grub2-efi-x64-modules xorriso mtools",
+        ovmf: "edk2-ovmf",
         cxx: "gcc-c++",
         ipt: "libipt-devel",
         pfm: "libpfm-devel",
@@ -99,6 +102,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         install: "pacman --sync --noconfirm",
         qemu: "qemu-system-x86",
         grub: "grub libisoburn mtools",
+        ovmf: "edk2-ovmf",
         cxx: "gcc",
         ipt: "libipt",
         pfm: "libpfm",
@@ -120,6 +124,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         install: "zypper --non-interactive install",
         qemu: "qemu-x86",
         grub: "grub2 grub2-i386-pc grub2-x86_64-efi xorriso mtools",
+        ovmf: "qemu-ovmf-x86_64",
         cxx: "gcc-c++",
         ipt: "libipt-devel",
         pfm: "libpfm-devel",
@@ -141,6 +146,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         install: "apk add",
         qemu: "qemu-system-x86_64",
         grub: "grub grub-bios grub-efi xorriso mtools",
+        ovmf: "ovmf",
         cxx: "g++",
         ipt: "",
         pfm: "",
@@ -182,11 +188,13 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 15] = [
+const OPTIONAL: [Optional; 17] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone may be installed for another program, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
     ("libpfm.so.4", is_library, |manager| manager.pfm),
+    ("OVMF", |name| Path::new("/usr/share").join(name).exists(), |manager| manager.ovmf),
+    ("grub-mkrescue", |name| answers(name, "--version"), |manager| manager.grub),
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
     ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
     ("groff", |name| answers(name, "--version"), |manager| manager.groff),
@@ -226,6 +234,11 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
         packages.kernel().and_then(|_| packages.busybox()).and_then(|_| kernels(&mut packages))
     {
         println!("Linux is missing as a guest: {error:#}");
+    }
+    for package in packages::GUESTS {
+        if let Err(error) = packages.files(package) {
+            println!("a guest is missing: {error:#}");
+        }
     }
     Ok(())
 }

@@ -45,13 +45,24 @@ pub enum BootSource {
     Cdrom(PathBuf),
     /// A kernel, which the monitor itself starts.
     Kernel {
-        /// The kernel: an ELF file with a PVH note, a file with a multiboot2 header, or Linux's bzImage.
+        /// The kernel: an ELF file with a PVH note, a file with a multiboot2 or multiboot header, or Linux's bzImage; any
+        /// of these packed by gzip, too.
         file: PathBuf,
-        /// The file that the kernel receives as its module.
-        initrd: Option<PathBuf>,
+        /// The files that the kernel receives as its modules, four at most.
+        modules: Vec<ModuleFile>,
         /// The kernel's command line.
         command_line: String,
     },
+}
+
+/// A file that a kernel receives as a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModuleFile {
+    /// The file.
+    pub file: PathBuf,
+    /// The words that come with it, the first of which is a name for most kernels: Xen's Linux gets the others as its
+    /// command line.
+    pub words: String,
 }
 
 /// A guest, and its machine.
@@ -157,8 +168,18 @@ impl Boot {
 
     /// Returns the guest's files that must be in the machine's memory.
     fn files(&self, scratch: &Scratch) -> Vec<PathBuf> {
-        let BootSource::Kernel { initrd, .. } = &self.source else { return vec![] };
-        [scratch.file("kernel")].into_iter().chain(initrd.clone()).collect()
+        if !self.is_kernel() {
+            return vec![];
+        }
+        let modules = self.modules().iter().map(|module| module.file.clone());
+        [scratch.file("kernel")].into_iter().chain(modules).collect()
+    }
+
+    fn modules(&self) -> &[ModuleFile] {
+        match &self.source {
+            BootSource::Kernel { modules, .. } => modules,
+            _ => &[],
+        }
     }
 
     fn layout(&self, scratch: &Scratch) -> Result<Layout> {
@@ -256,7 +277,8 @@ impl Boot {
     fn monitor_options(&self, scratch: &Scratch) -> Result<String> {
         let mode = if self.logs_each { "full" } else { "hash" };
         let bios = if self.is_kernel() || self.uefi { "off" } else { "on" };
-        let layout = self.layout(scratch)?.monitor_options();
+        let words: Vec<&str> = self.modules().iter().map(|module| module.words.as_str()).collect();
+        let layout = self.layout(scratch)?.monitor_options(&words);
         Ok(format!("clock={TICKS} log-mode={mode} bios={bios} {layout} {}", self.options))
     }
 }
@@ -270,13 +292,13 @@ impl Ending {
     }
 }
 
-/// Returns a kernel's file as the monitor takes it: the ELF file of a bzImage, any other file as it is.
+/// Returns a kernel's file as the monitor takes it: unpacked if gzip has packed it, the ELF file of a bzImage.
 fn kernel(file: &Path) -> Result<Vec<u8>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    if !linux_kernel::is_bzimage(&bytes) {
-        return Ok(bytes);
-    }
-    linux_kernel::vmlinux(bytes).with_context(|| file.display().to_string())
+    let unpacked = linux_kernel::unpacked(bytes).and_then(|bytes| {
+        if linux_kernel::is_bzimage(&bytes) { linux_kernel::vmlinux(bytes) } else { Ok(bytes) }
+    });
+    unpacked.with_context(|| file.display().to_string())
 }
 
 /// Returns QEMU's name for the format of a disk's image.
@@ -318,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_no_bzimage_is_taken_as_it_is() {
+    fn a_kernel_that_is_neither_a_bzimage_nor_packed_is_taken_as_it_is() {
         let scratch = Scratch::new().unwrap();
         let file = scratch.file("file");
         fs::write(&file, b"\xd6\x50\x52\xe8, a multiboot2 header").unwrap();
@@ -327,8 +349,14 @@ mod tests {
         bzimage[0x202..0x206].copy_from_slice(b"HdrS");
         fs::write(&file, &bzimage).unwrap();
         assert!(format!("{:#}", kernel(&file).unwrap_err()).contains("payload"));
-        let boot =
-            boot(BootSource::Kernel { file: scratch.file("no"), initrd: None, command_line: String::new() });
+        let packed =
+            [&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], &[1, 2, 0, 0xfd, 0xff, b'x', b'y'], &[0; 8]].concat();
+        fs::write(&file, &packed).unwrap();
+        assert_eq!(kernel(&file).unwrap(), b"xy");
+        fs::write(&file, &packed[..11]).unwrap();
+        assert!(format!("{:#}", kernel(&file).unwrap_err()).contains("gzip"));
+        let command_line = String::new();
+        let boot = boot(BootSource::Kernel { file: scratch.file("no"), modules: vec![], command_line });
         let error = boot.run(&scratch, Console::Terminal, || true, |_| {}).unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
     }
@@ -357,9 +385,10 @@ mod tests {
             assert_eq!(arguments.last().unwrap(), "-snapshot");
         }
         let command_line = "a=1 -- b".to_owned();
-        let kernel = BootSource::Kernel { file: image.clone(), initrd: Some(image), command_line };
+        let modules = ["", "b c=1"].map(|words| ModuleFile { file: image.clone(), words: words.into() });
+        let kernel = BootSource::Kernel { file: image, modules: modules.into(), command_line };
         let arguments = arguments(kernel, &scratch);
-        let places = "kernel=0x20000000+0x5 initrd=0x20100000+0x5";
+        let places = "kernel=0x20000000+0x5 module=0x20100000+0x5 module=0x20200000+0x5:b\u{1f}c=1";
         let own = format!("clock=100 log-mode=hash bios=off ram=64 {places} profile=icelake -- a=1 -- b");
         assert!(arguments.contains(&own), "{arguments:?}");
         assert!(arguments.contains(&format!("loader,addr=0x20100000,force-raw=on,file={quoted}")));
@@ -369,7 +398,7 @@ mod tests {
     fn uefi_firmware_gets_the_monitor_as_a_rom_and_boots_no_kernel() {
         let scratch = Scratch::new().unwrap();
         let layout = Layout::in_hole(512, false).unwrap();
-        let kernel = BootSource::Kernel { file: "k".into(), initrd: None, command_line: String::new() };
+        let kernel = BootSource::Kernel { file: "k".into(), modules: vec![], command_line: String::new() };
         let error = Boot { uefi: true, ..boot(kernel) }.firmware(&scratch, &layout, "").unwrap_err();
         assert_eq!(error.to_string(), "UEFI firmware boots a disk or a CD, not a kernel");
         let boot = Boot { uefi: true, memory: 512, ..boot(BootSource::Disk("d".into())) };

@@ -23,6 +23,8 @@ const LOG_RECORD: u64 = 24;
 const FIRMWARE_BYTES: u64 = 32 * MIB;
 /// The start of devices' memory in QEMU's machine, independent of its size.
 const MEMORY_END: u64 = 3072 * MIB;
+/// The character that stands for a space in the words of a module.
+const WORDS_SPACE: &str = "\u{1f}";
 /// The guest's usual memory in MiB if UEFI firmware boots it.
 pub const DEFAULT_UEFI_MEMORY: u64 = 512;
 /// The least memory of such a guest: the firmware occupies the last part of it, above the monitor.
@@ -39,7 +41,7 @@ pub struct Layout {
     log: Option<(u64, u64)>,
     /// The address of the monitor's own trace.
     pub probe: Option<u64>,
-    /// The guest's files: its kernel, and the kernel's module.
+    /// The guest's files: its kernel, and the kernel's modules.
     files: Vec<(u64, u64)>,
     /// The end of the memory.
     end: u64,
@@ -114,16 +116,22 @@ impl Layout {
         self.end / MIB
     }
 
-    /// Returns the options with which the monitor uses this layout.
+    /// Returns the options with which the monitor uses this layout; `words` are those of each module.
     #[must_use]
-    pub fn monitor_options(&self) -> String {
+    pub fn monitor_options(&self, words: &[&str]) -> String {
         let mut options = format!("ram={}", self.memory);
-        let named = self.log.map(|log| ("log", log));
-        for (name, (address, bytes)) in
-            named.into_iter().chain(["kernel", "initrd"].into_iter().zip(self.files.clone()))
-        {
+        let log = self.log.map(|log| ("log", log));
+        let names = std::iter::once("kernel").chain(std::iter::repeat("module"));
+        let mut words = words.iter();
+        for (name, (address, bytes)) in log.into_iter().chain(names.zip(self.files.clone())) {
             // Writing to a string cannot fail.
             let _ = write!(options, " {name}={address:#x}+{bytes:#x}");
+            if name == "module"
+                && let Some(words) = words.next().filter(|words| !words.is_empty())
+            {
+                let words: Vec<&str> = words.split_ascii_whitespace().collect();
+                let _ = write!(options, ":{}", words.join(WORDS_SPACE));
+            }
         }
         if let Some(region) = self.probe {
             let _ = write!(options, " probe={region:#x}");
@@ -191,7 +199,7 @@ mod tests {
 
     #[test]
     fn firmware_has_memory_below_and_above_the_monitor_and_its_log() {
-        let options = |memory, logs_each| Layout::in_hole(memory, logs_each).unwrap().monitor_options();
+        let options = |memory, logs_each| Layout::in_hole(memory, logs_each).unwrap().monitor_options(&[]);
         assert_eq!(options(512, false), "ram=577 log=0x14000000+0x100000");
         assert_eq!(options(384, true), "ram=704 log=0x14000000+0x10000000");
         let layout = Layout::in_hole(512, true).unwrap();
@@ -211,7 +219,11 @@ mod tests {
     #[test]
     fn monitor_and_qemu_agree_on_the_places() {
         let layout = Layout::new(256, &[0x1000, 7], None).unwrap();
-        assert_eq!(layout.monitor_options(), "ram=256 kernel=0x20000000+0x1000 initrd=0x20100000+0x7");
+        let options = layout.monitor_options(&[]);
+        assert_eq!(options, "ram=256 kernel=0x20000000+0x1000 module=0x20100000+0x7");
+        let three = Layout::new(256, &[0x1000, 7, 9], None).unwrap();
+        let files = "kernel=0x20000000+0x1000 module=0x20100000+0x7 module=0x20200000+0x9:k\u{1f}a=1\u{1f}b";
+        assert_eq!(three.monitor_options(&["", " k a=1   b"]), format!("ram=256 {files}"));
         let loaders = layout.loaders(&[Path::new("/k"), Path::new("/i,j")]);
         let loader = |place: &str| format!("loader,addr={place}");
         let expected = [
@@ -223,7 +235,7 @@ mod tests {
         assert_eq!(loaders, expected.map(OsString::from));
         assert_eq!(layout.machine_memory(), 512 + 2 + 32);
         let layout = Layout::new(400, &[], Some(1)).unwrap();
-        assert_eq!(layout.monitor_options(), "ram=400 log=0x20000000+0x10000000 probe=0x30000000");
-        assert_eq!(Layout::new(64, &[], None).unwrap().monitor_options(), "ram=64");
+        assert_eq!(layout.monitor_options(&[]), "ram=400 log=0x20000000+0x10000000 probe=0x30000000");
+        assert_eq!(Layout::new(64, &[], None).unwrap().monitor_options(&[]), "ram=64");
     }
 }

@@ -59,6 +59,18 @@ pub fn vmlinux(file: Vec<u8>) -> Result<Vec<u8>> {
     Ok(unpacked)
 }
 
+/// Returns a file's content, without the packing of gzip if it has that.
+///
+/// # Errors
+/// If it is packed, and damaged.
+pub fn unpacked(file: Vec<u8>) -> Result<Vec<u8>> {
+    let [.., gzip] = &PACKINGS;
+    if !file.starts_with(gzip.magic) {
+        return Ok(file);
+    }
+    (gzip.unpack)(&file).context("cannot unpack the file (gzip)")
+}
+
 /// Returns whether a file begins like Linux's bzImage, with a header of its boot protocol.
 #[must_use]
 pub fn is_bzimage(file: &[u8]) -> bool {

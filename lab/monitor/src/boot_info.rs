@@ -6,11 +6,25 @@ pub struct BootInfo<'a> {
     /// The guest's command line.
     pub command_line: &'a str,
     /// Files in memory.
-    pub modules: &'a [Module],
+    pub modules: &'a [BootModule<'a>],
     /// The memory map, in ascending order.
     pub memory: &'a [MemoryRange],
     /// Physical address of ACPI's root pointer; 0 if unknown.
     pub rsdp: u64,
+}
+
+/// The name by which a kernel knows its boot loader.
+pub const LOADER: &str = "pugmark-monitor";
+
+impl BootInfo<'_> {
+    /// Returns the sizes, in KiB, of the memory from address 0 on, and from 1 MiB on.
+    #[must_use]
+    pub fn basic_memory(&self) -> [u32; 2] {
+        [0, 1 << 20].map(|start| {
+            let range = self.memory.iter().find(|range| range.start == start);
+            range.map_or(0, |range| (range.bytes >> 10) as u32)
+        })
+    }
 }
 
 /// A file in memory.
@@ -20,6 +34,15 @@ pub struct Module {
     pub start: u64,
     /// Length in bytes.
     pub bytes: u64,
+}
+
+/// A file in memory, as a kernel gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootModule<'a> {
+    /// The location.
+    pub place: Module,
+    /// The words that belong to the file, such as its name or a command line.
+    pub words: &'a str,
 }
 
 impl Module {

@@ -45,8 +45,9 @@ pub struct MonitorOptions<'a> {
     /// `kernel=ADDRESS+BYTES`: the location of the guest's kernel, a file that QEMU was told to put there. Without it,
     /// the module that came by `-initrd` is the kernel, and is passed to the kernel as its module.
     pub kernel: Option<Module>,
-    /// `initrd=ADDRESS+BYTES`: the location of the file that becomes the guest's module; only with `kernel`.
-    pub initrd: Option<Module>,
+    /// `module=ADDRESS+BYTES[:WORDS]`, up to [`MAX_MODULES`] times: the location of a file that becomes a module of the
+    /// guest, and its words, with [`WORDS_SPACE`] in place of a space; only with `kernel`.
+    pub modules: [Option<(Module, &'a str)>; MAX_MODULES],
     /// `ram=MIB`: the end of the guest's RAM. Default: the start of the monitor. With more than 320 MiB the monitor
     /// occupies a hole in the RAM, to which the log belongs if it begins where the monitor ends and ends below the RAM.
     pub ram: GuestRam,
@@ -63,6 +64,11 @@ pub struct MonitorOptions<'a> {
     /// The guest's command line: everything after ` -- `.
     pub guest: &'a str,
 }
+
+/// The number of modules that a guest can have.
+pub const MAX_MODULES: usize = 4;
+/// The character that stands for a space in the words of a module: the unit separator.
+pub const WORDS_SPACE: char = '\u{1f}';
 
 /// The condition under which the guest is stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +137,7 @@ impl<'a> MonitorOptions<'a> {
             clock: 0,
             bios: false,
             kernel: None,
-            initrd: None,
+            modules: [None; MAX_MODULES],
             ram: GuestRam::BELOW_MONITOR,
             log: Module { start: REGION_BASE, bytes: REGION_BYTES },
             log_mode: LogMode::Full,
@@ -192,7 +198,12 @@ impl<'a> MonitorOptions<'a> {
             "stretch" => self.stretch = number(word, value)?,
             "bios" => self.bios = switch(word, value)?,
             "kernel" => self.kernel = Some(place(word, value)?),
-            "initrd" => self.initrd = Some(place(word, value)?),
+            "module" => {
+                let (at, words) = value.split_once(':').unwrap_or((value, ""));
+                let accepted = "given four times at most";
+                let free = self.modules.iter_mut().find(|module| module.is_none());
+                *free.ok_or(OptionError::Value { word, accepted })? = Some((place(word, at)?, words));
+            }
             "ram" => {
                 let end = number::<u64>(word, value)?.checked_mul(1 << 20);
                 let accepted = "a number of MiB up to 256 or from 321 to 3072";
@@ -310,7 +321,7 @@ mod tests {
                 clock,
                 bios,
                 kernel,
-                initrd,
+                modules,
                 ram,
                 log,
                 log_mode,
@@ -320,7 +331,7 @@ mod tests {
             } = MonitorOptions::parse(line).unwrap();
             assert_eq!((log_mode, clock), (LogMode::Full, 0), "{line}");
             assert_eq!((probe, probe_instructions), (None, 10_000_000), "{line}");
-            assert_eq!((bios, kernel, initrd), (false, None, None), "{line}");
+            assert_eq!((bios, kernel, modules), (false, None, [None; 4]), "{line}");
             assert_eq!(
                 (ram.end(), log),
                 (256 << 20, Module { start: 320 << 20, bytes: 160 << 20 }),
@@ -420,9 +431,14 @@ mod tests {
         assert!(options.x2apic && options.accesses && options.bios);
         let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
-        let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();
+        let options = MonitorOptions::parse(
+            "kernel=0x20000000+0x3e8 module=0x30000000+0x7 module=0x1000+0x2:a\u{1f}b=c:d",
+        )
+        .unwrap();
         assert_eq!(options.kernel, Some(Module { start: 0x2000_0000, bytes: 1000 }));
-        assert_eq!(options.initrd, Some(Module { start: 0x3000_0000, bytes: 7 }));
+        let [first, second, None, None] = options.modules else { panic!("{:?}", options.modules) };
+        assert_eq!(first, Some((Module { start: 0x3000_0000, bytes: 7 }, "")));
+        assert_eq!(second, Some((Module { start: 0x1000, bytes: 2 }, "a\u{1f}b=c:d")));
         let options = MonitorOptions::parse("probe=0x30000000 probe-instructions=7").unwrap();
         assert_eq!((options.probe, options.probe_instructions), (Some(0x3000_0000), 7));
         let all_levels = MonitorOptions::parse("step=all-levels").unwrap();
@@ -451,7 +467,11 @@ mod tests {
             ),
             ("ovf=7", OptionError::Value { word: "ovf=7", accepted: "off or CAPACITY:DRAIN" }),
             ("kernel=0x10", OptionError::Value { word: "kernel=0x10", accepted: "0xADDRESS+0xBYTES" }),
-            ("initrd=10+0x10", OptionError::Value { word: "initrd=10+0x10", accepted: "0xADDRESS+0xBYTES" }),
+            ("module=10+0x10", OptionError::Value { word: "module=10+0x10", accepted: "0xADDRESS+0xBYTES" }),
+            (
+                "module=0x0+0x1 module=0x0+0x1 module=0x0+0x1 module=0x0+0x1 module=0x0+0x1:a",
+                OptionError::Value { word: "module=0x0+0x1:a", accepted: "given four times at most" },
+            ),
         ];
         for (line, error) in rows {
             assert_eq!(MonitorOptions::parse(line).unwrap_err(), error, "{line}");

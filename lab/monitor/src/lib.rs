@@ -14,7 +14,7 @@
 //! ```text
 //!  start     pvh (what QEMU left), boot_info, acpi     memory, modules, the processors of the machine
 //!            cmdline                                   the options: which profile, what is stepped, the guest's words
-//!            loader (elf, multiboot2, pvh)             where the guest kernel goes, and how it starts
+//!            loader (elf, multiboot, multiboot2, pvh)  where the guest kernel goes, and how it starts
 //!            guest_map, permission_map                 which memory, MSRs and ports the guest reaches by itself
 //!            bios, uefi                                or firmware as the guest, which boots from a disk or a CD
 //!            firmware_map, fw_cfg                      how firmware tells it which memory it has
@@ -122,6 +122,7 @@ pub mod loader;
 pub mod local_apic;
 pub mod memory;
 pub mod msr;
+pub mod multiboot;
 pub mod multiboot2;
 pub mod permission_map;
 pub mod pic_pace;

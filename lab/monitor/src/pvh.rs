@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
+use crate::boot_info::{BootInfo, BootModule, MemoryKind, MemoryRange, Module};
 use crate::guest::GuestMemory;
 
 const MAGIC: u32 = 0x336e_c578;
@@ -56,21 +56,25 @@ pub fn build(address: u64, info: &BootInfo<'_>) -> Vec<u8> {
     let modules_at = address + START_INFO;
     let memory_at = modules_at + MODULE * info.modules.len() as u64;
     let command_line_at = memory_at + RANGE * info.memory.len() as u64;
+    let mut words_at = command_line_at + info.command_line.len() as u64 + 1;
     let mut out = Vec::new();
     let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
     [MAGIC, 1, 0, info.modules.len() as u32].iter().for_each(|word| put(&word.to_le_bytes()));
     [modules_at, command_line_at, info.rsdp, memory_at].iter().for_each(|long| put(&long.to_le_bytes()));
     [info.memory.len() as u32, 0].iter().for_each(|word| put(&word.to_le_bytes()));
-    for module in info.modules {
-        [module.start, module.bytes, 0, 0].iter().for_each(|long| put(&long.to_le_bytes()));
+    for BootModule { place, words } in info.modules {
+        [place.start, place.bytes, words_at, 0].iter().for_each(|long| put(&long.to_le_bytes()));
+        words_at += words.len() as u64 + 1;
     }
     for range in info.memory {
         [range.start, range.bytes, u64::from(range.kind.to_e820())]
             .iter()
             .for_each(|long| put(&long.to_le_bytes()));
     }
-    put(info.command_line.as_bytes());
-    put(&[0]);
+    for text in [info.command_line].into_iter().chain(info.modules.iter().map(|module| module.words)) {
+        put(text.as_bytes());
+        put(&[0]);
+    }
     out
 }
 
@@ -101,7 +105,7 @@ mod tests {
 
     const INFO: BootInfo<'static> = BootInfo {
         command_line: "only=sort",
-        modules: &[Module { start: 0xff0_0000, bytes: 0x1234 }],
+        modules: &[BootModule { place: Module { start: 0xff0_0000, bytes: 0x1234 }, words: "a b" }],
         memory: &[
             MemoryRange { start: 0, bytes: 0x9_fc00, kind: MemoryKind::Ram },
             MemoryRange { start: 0x10_0000, bytes: 0xff0_0000, kind: MemoryKind::Reserved },
@@ -120,7 +124,8 @@ mod tests {
         }
         assert_eq!(word(40), 0x8038 + 32, "memory map");
         assert_eq!((word(88 + 16), word(88 + 24 + 16)), (1, 2), "kinds");
-        assert_eq!(&bytes[word(24) as usize - 0x8000..], b"only=sort\0");
+        assert_eq!(&bytes[word(24) as usize - 0x8000..], b"only=sort\0a b\0");
+        assert_eq!(&bytes[word(56 + 16) as usize - 0x8000..], b"a b\0");
     }
 
     #[test]
@@ -129,7 +134,8 @@ mod tests {
         let mut memory = SliceMemory { base: 0x8000, bytes: &mut ram };
         assert!(memory.write(0x8000, &build(0x8000, &INFO)));
         let info = StartInfo::read(0x8000, &memory).unwrap();
-        assert_eq!((&info.modules[..], &info.memory[..], info.rsdp), (INFO.modules, INFO.memory, INFO.rsdp));
+        assert_eq!((&info.modules[..], &info.memory[..]), (&[INFO.modules[0].place][..], INFO.memory));
+        assert_eq!(info.rsdp, INFO.rsdp);
     }
 
     #[test]

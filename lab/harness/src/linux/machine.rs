@@ -254,7 +254,7 @@ impl LinuxMachine {
     /// Returns the monitor's options.
     fn options(&self, monitor: &Monitor) -> Result<String> {
         let probe = self.probe.map(|instructions| format!(" times=0 probe-instructions={instructions}"));
-        let layout = self.layout()?.monitor_options();
+        let layout = self.layout()?.monitor_options(&[]);
         Ok(format!("clock={TICKS} {}{} {layout}", monitor.options, probe.unwrap_or_default()))
     }
 

@@ -13,6 +13,8 @@ use crate::images::target_folder;
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// The package with a shell and its tools in one program without libraries.
 const BUSYBOX: &str = "busybox-static";
+/// Packages with guests that tests boot. Debian 13 has another version of Xen.
+pub const GUESTS: [&str; 3] = ["memtest86+", "ipxe", "xen-hypervisor-4.17-amd64"];
 /// A shell's command that unpacks the packages of a folder into its folder `files`.
 const UNPACK: &str = "mkdir -p files; for file in *.deb; do dpkg-deb -x \"$file\" files || exit 1; done";
 
@@ -42,7 +44,7 @@ impl Packages<'_> {
         let package = dependency(&text).with_context(|| {
             format!("apt knows no package {KERNEL}: try `apt-get update`, or give a kernel by --kernel")
         })?;
-        let files = self.unpacked(&package)?;
+        let files = self.files(&package)?;
         let elf = files.with_file_name("vmlinux");
         if !elf.exists() {
             unpack_kernel(&kernel_file(&files)?, &elf)?;
@@ -80,11 +82,14 @@ impl Packages<'_> {
     /// # Errors
     /// Those of [`Self::kernel`].
     pub fn busybox(&mut self) -> Result<PathBuf> {
-        program(&self.unpacked(BUSYBOX)?, "busybox")
+        program(&self.files(BUSYBOX)?, "busybox")
     }
 
     /// Returns the folder with a package's files. Downloads and unpacks the package if necessary.
-    fn unpacked(&mut self, package: &str) -> Result<PathBuf> {
+    ///
+    /// # Errors
+    /// If the system's apt has no such package, or a download is needed and not allowed.
+    pub fn files(&mut self, package: &str) -> Result<PathBuf> {
         let folder = folder().join(package);
         let (files, unpacked) = (folder.join("files"), folder.join("unpacked"));
         if unpacked.exists() {

@@ -2,12 +2,15 @@
 //! and a kernel.
 
 mod fat;
+mod multiboot;
+mod strangers;
 mod uefi;
 
 use std::arch::global_asm;
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
@@ -16,7 +19,7 @@ use pugmark_decoder_core::mode::ExecMode;
 use pugmark_harness::images::{Images, build_monitor};
 use pugmark_harness::report::Transcript;
 use pugmark_harness::scratch::Scratch;
-use pugmark_launch::boot::{Boot, BootSource, Booted, Console, Ending, RAM};
+use pugmark_launch::boot::{Boot, BootSource, Booted, Console, Ending, ModuleFile, RAM};
 
 global_asm!(include_str!("program.s"));
 
@@ -139,6 +142,43 @@ fn decoded(trace: &[u8], memory: &[u8]) -> (Vec<u64>, Vec<ExecMode>) {
     }
 }
 
+/// Returns the addresses that a trace has, if all code is of one mode, in `memory`, at its physical addresses.
+fn decoded_in_place(trace: &[u8], memory: &[u8], mode: ExecMode) -> Vec<u64> {
+    let sections = [Section { base: 0, bytes: memory, space: AddressSpace::Any }];
+    let mut decoder = InsnDecoder::new(trace, Image::new(&sections));
+    decoder.sync_forward().expect("a PSB");
+    let mut addresses = vec![];
+    loop {
+        match decoder.next() {
+            Ok(Some(FlowItem::Insn(insn))) => {
+                assert_eq!(insn.mode, mode);
+                addresses.push(insn.ip);
+            }
+            Ok(Some(FlowItem::Event(_))) => {}
+            Ok(None) => return addresses,
+            Err(error) => panic!("{error}, after {} instructions, {:x?}", addresses.len(), addresses.last()),
+        }
+    }
+}
+
+/// Asserts that the trace of a processor is the log's, and returns its addresses.
+fn assert_trace(booted: &Booted, cpu: u16, trace: &[u8], memory: &[u8], mode: ExecMode) -> Vec<u64> {
+    let own = booted.truth.session(0).iter().filter(|record| record.cpu == cpu);
+    let executed: Vec<u64> =
+        own.filter(|record| !record.flags.is_software_interrupt()).map(|record| record.rip).collect();
+    let addresses = decoded_in_place(trace, memory, mode);
+    let differs = addresses.iter().zip(&executed).position(|(found, expected)| found != expected);
+    assert_eq!((differs, addresses.len()), (None, executed.len()), "processor {cpu}");
+    addresses
+}
+
+/// Returns the first `bytes` bytes of a machine's memory.
+fn first_memory(ram: &Path, bytes: usize) -> Vec<u8> {
+    let mut memory = vec![0; bytes];
+    fs::File::open(ram).unwrap().read_exact(&mut memory).unwrap();
+    memory
+}
+
 #[test]
 fn a_disks_program_traces_itself_and_the_bios() {
     for (memory, processors) in [(256, 1), (400, 2)] {
@@ -153,8 +193,7 @@ fn a_disks_program_traces_itself_and_the_bios() {
         let traced = booted.truth.session(0).iter().filter(|record| !record.flags.is_software_interrupt());
         let executed: Vec<u64> = traced.map(|record| record.rip).collect();
         let expected: Vec<u64> = executed.iter().map(|address| without_base(*address)).collect();
-        let mut memory = vec![0; 1 << 20];
-        fs::File::open(scratch.file(RAM)).unwrap().read_exact(&mut memory).unwrap();
+        let memory = first_memory(&scratch.file(RAM), 1 << 20);
         let trace = fs::read(scratch.file("dump")).unwrap();
         let (addresses, modes) = decoded(&trace, &memory);
         let differs = addresses.iter().zip(&expected).position(|(found, expected)| found != expected);
@@ -170,7 +209,8 @@ fn a_kernel_with_a_module_and_a_command_line_ends_with_its_own_status() {
     let scratch = Scratch::new().unwrap();
     let guest = Images::build().unwrap().guest;
     let command_line = "only=sort".to_owned();
-    let kernel = BootSource::Kernel { file: guest.clone(), initrd: Some(guest), command_line };
+    let module = ModuleFile { file: guest.clone(), words: "itself".into() };
+    let kernel = BootSource::Kernel { file: guest, modules: vec![module], command_line };
     let booted = boot(&scratch, kernel, false, 256, 1);
     let text = fs::read_to_string(scratch.file("text")).unwrap();
     assert_eq!(booted.ending, PASSED, "{text}");

@@ -6,13 +6,11 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use memmap2::Mmap;
-use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
-use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::mode::ExecMode;
 use pugmark_harness::scratch::Scratch;
-use pugmark_launch::boot::{BootSource, Booted, RAM};
+use pugmark_launch::boot::{BootSource, RAM};
 
-use crate::{PASSED, boot, fat};
+use crate::{PASSED, assert_trace, boot, fat};
 
 global_asm!(include_str!("uefi.s"));
 
@@ -53,25 +51,6 @@ fn ranges(map: &[u8], descriptor: usize) -> Vec<(u64, u64, u64)> {
     map.chunks_exact(descriptor).map(range).collect()
 }
 
-/// Returns the addresses that a trace has, if all code is in `memory`, at its physical addresses.
-fn decoded(trace: &[u8], memory: &[u8]) -> Vec<u64> {
-    let sections = [Section { base: 0, bytes: memory, space: AddressSpace::Any }];
-    let mut decoder = InsnDecoder::new(trace, Image::new(&sections));
-    decoder.sync_forward().expect("a PSB");
-    let mut addresses = vec![];
-    loop {
-        match decoder.next() {
-            Ok(Some(FlowItem::Insn(insn))) => {
-                assert_eq!(insn.mode, ExecMode::Bits64);
-                addresses.push(insn.ip);
-            }
-            Ok(Some(FlowItem::Event(_))) => {}
-            Ok(None) => return addresses,
-            Err(error) => panic!("{error}, after {} instructions, {:x?}", addresses.len(), addresses.last()),
-        }
-    }
-}
-
 /// Asserts that the map offers all the guest's memory, and nothing of the monitor's and its log's.
 fn assert_map(map: &[(u64, u64, u64)], guest: u64, hole: std::ops::Range<u64>) {
     const RESERVED: u64 = 0;
@@ -85,17 +64,6 @@ fn assert_map(map: &[(u64, u64, u64)], guest: u64, hole: std::ops::Range<u64>) {
     let free: u64 = map.iter().filter(|range| range.2 == CONVENTIONAL).map(|range| range.1 - range.0).sum();
     assert!(free > guest * 3 / 4, "{free:#x} of {guest:#x}");
     assert!(map.iter().any(|range| AT_RUN_TIME.contains(&range.2)));
-}
-
-/// Asserts that the trace of a processor is the log's.
-fn assert_trace(booted: &Booted, cpu: u16, trace: &[u8], memory: &[u8]) -> Vec<u64> {
-    let own = booted.truth.session(0).iter().filter(|record| record.cpu == cpu);
-    let executed: Vec<u64> =
-        own.filter(|record| !record.flags.is_software_interrupt()).map(|record| record.rip).collect();
-    let addresses = decoded(trace, memory);
-    let differs = addresses.iter().zip(&executed).position(|(found, expected)| found != expected);
-    assert_eq!((differs, addresses.len()), (None, executed.len()), "processor {cpu}");
-    addresses
 }
 
 #[test]
@@ -119,7 +87,7 @@ fn an_application_traces_itself_the_firmware_and_another_processor() {
 
         // SAFETY: the machine has ended, so nothing writes to the file.
         let ram = unsafe { Mmap::map(&File::open(scratch.file(RAM)).unwrap()) }.unwrap();
-        let own = assert_trace(&booted, 0, trace, &ram);
+        let own = assert_trace(&booted, 0, trace, &ram, ExecMode::Bits64);
         let pages: HashSet<u64> = own.iter().map(|address| address >> 12).collect();
         assert!(
             own.len() > 10_000 && pages.len() > 20,
@@ -129,7 +97,7 @@ fn an_application_traces_itself_the_firmware_and_another_processor() {
         );
         if processors > 1 {
             // CALL, RET, DEC and JNZ 300 times.
-            assert!((1200..1300).contains(&assert_trace(&booted, 1, other, &ram).len()));
+            assert!((1200..1300).contains(&assert_trace(&booted, 1, other, &ram, ExecMode::Bits64).len()));
         } else {
             assert!(other.is_empty());
         }

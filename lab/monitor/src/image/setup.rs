@@ -20,7 +20,7 @@ use pugmark_monitor::guest::{
 };
 use pugmark_monitor::guest_map::{GuestMap, GuestRam, LOCAL_APIC, MONITOR, PageTable};
 use pugmark_monitor::hardware::Hardware;
-use pugmark_monitor::loader::{self, EntryState};
+use pugmark_monitor::loader::{self, EntryState, ModuleFile};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pic_pace::PicPace;
 use pugmark_monitor::pvh::StartInfo;
@@ -304,21 +304,26 @@ fn load(
     options: &MonitorOptions<'_>,
     memory: &mut Physical,
 ) -> Result<EntryState, SetupError> {
-    let (kernel, module) = match options.kernel {
-        Some(kernel) => (kernel, options.initrd),
-        None => {
-            let module = *info.modules.first().ok_or(SetupError::NoGuest)?;
-            (module, Some(module))
-        }
+    let own = info.modules.first().copied().map(|module| (module, ""));
+    let (kernel, modules) = match (options.kernel, own) {
+        (Some(kernel), _) => (kernel, options.modules),
+        (None, Some((kernel, _))) => (kernel, [own, None, None, None]),
+        (None, None) => return Err(SetupError::NoGuest),
     };
     let bytes = |place| {
         // SAFETY: `set_up_machine` reads the files before the guest runs, and nothing else writes them.
         unsafe { file(place, above_guest(options.ram), &info.memory) }.ok_or(SetupError::NoFile(place))
     };
-    let (kernel, module) = (bytes(kernel)?, module.map(bytes).transpose()?);
+    let words =
+        modules.map(|module| module.map_or("", |(_, words)| words).replace(cmdline::WORDS_SPACE, " "));
+    let modules = modules.into_iter().flatten().zip(&words);
+    let modules: Vec<ModuleFile<'_>> = modules
+        .map(|((place, _), words)| Ok(ModuleFile { bytes: bytes(place)?, words }))
+        .collect::<Result<_, SetupError>>()?;
+    let kernel = bytes(kernel)?;
     let map = firmware_map::of_guest(&info.memory, options.ram);
     let given = BootInfo { command_line: options.guest, modules: &[], memory: &map, rsdp: info.rsdp };
-    loader::load(kernel, module, &given, options.ram, memory).map_err(SetupError::Guest)
+    loader::load(kernel, &modules, &given, options.ram, memory).map_err(SetupError::Guest)
 }
 
 /// Returns the first address that is neither the guest's RAM nor the monitor's.

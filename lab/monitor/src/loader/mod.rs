@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::boot_info::{BootInfo, Module};
+use crate::boot_info::{BootInfo, BootModule, Module};
 use crate::elf::{self, Elf};
 use crate::guest::GuestMemory;
 use crate::guest_map::GuestRam;
-use crate::{multiboot2, pvh};
+use crate::{multiboot, multiboot2, pvh};
 
 /// Guest-physical address of the start info or boot information: below 1 MiB, where kernels are not loaded.
 pub const BOOT_INFO_BASE: u64 = 0x8000;
@@ -32,9 +32,11 @@ pub enum LoadError {
     Elf(elf::ElfError),
     /// The multiboot2 header requires something that is not supported.
     Multiboot2(multiboot2::Multiboot2Error),
-    /// The file has neither a PVH note nor a multiboot2 header.
+    /// The multiboot header requires something that is not supported.
+    Multiboot(multiboot::MultibootError),
+    /// The file has neither a PVH note nor a multiboot2 or multiboot header.
     NoProtocol,
-    /// A part of the file would be outside the guest's memory, or would overlap the boot information or the module.
+    /// A part of the file would be outside the guest's memory, or would overlap the boot information or the modules.
     Place {
         /// Address of the first byte.
         start: u64,
@@ -55,14 +57,15 @@ impl fmt::Display for LoadError {
         match self {
             Self::Elf(error) => error.fmt(f),
             Self::Multiboot2(error) => error.fmt(f),
+            Self::Multiboot(error) => error.fmt(f),
             Self::NoProtocol => write!(
                 f,
-                "the file has neither a PVH note nor a multiboot2 header, so it is unknown how to enter it"
+                "the file has neither a PVH note nor a multiboot2 or multiboot header, so it is unknown how to enter it"
             ),
             Self::Place { start, end } => write!(
                 f,
                 "no room for the part at {start:#x}..{end:#x}: it must lie within the guest's RAM, below the \
-                 module at its end and outside {BOOT_INFO_BASE:#x}..{BOOT_INFO_END:#x}"
+                 modules at its end and outside {BOOT_INFO_BASE:#x}..{BOOT_INFO_END:#x}"
             ),
             Self::Entry(entry) => write!(f, "the entry point {entry:#x} is in no part of the file"),
             Self::BootInfo { bytes } => write!(
@@ -88,41 +91,63 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
     }
 }
 
-/// Loads `file` into `memory`, which is `ram`. Also puts a copy of `module` at the end of that memory as module 0, if
-/// there is one, and writes the boot information: `given`, with that module.
+impl From<multiboot::MultibootError> for LoadError {
+    fn from(error: multiboot::MultibootError) -> Self {
+        Self::Multiboot(error)
+    }
+}
+
+/// A file that a kernel gets as a module.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleFile<'a> {
+    /// The content.
+    pub bytes: &'a [u8],
+    /// The words that belong to it.
+    pub words: &'a str,
+}
+
+/// Loads `file` into `memory`, which is `ram`. Also puts copies of `modules` at the end of that memory, and writes the
+/// boot information: `given`, with these modules.
 ///
-/// A file with both a PVH note and a multiboot2 header starts by PVH.
+/// A file starts by the first of these for which it has a header: PVH, multiboot2, multiboot.
 ///
 /// # Errors
 /// If the file is invalid or has no room.
 pub fn load(
     file: &[u8],
-    module: Option<&[u8]>,
+    modules: &[ModuleFile<'_>],
     given: &BootInfo<'_>,
     ram: GuestRam,
     memory: &mut impl GuestMemory,
 ) -> Result<EntryState, LoadError> {
-    let bytes = module.map_or(0, <[u8]>::len) as u64;
-    let place_of_module = Module { start: ram.end().saturating_sub(bytes) & !0xfff, bytes };
+    let mut modules_start = ram.end();
+    let mut placed = Vec::new();
+    for &ModuleFile { bytes, words } in modules {
+        let length = bytes.len() as u64;
+        modules_start = modules_start.saturating_sub(length) & !0xfff;
+        placed.push(BootModule { place: Module { start: modules_start, bytes: length }, words });
+    }
     let plan = LoadPlan::new(file)?;
     for part in &plan.parts {
         let end = part.start.saturating_add(part.memory_bytes);
         let over_boot_info = part.start < BOOT_INFO_END && end > BOOT_INFO_BASE;
-        if end > place_of_module.start || over_boot_info {
+        if end > modules_start || over_boot_info {
             return Err(LoadError::Place { start: part.start, end });
         }
         place(memory, part.start, part.bytes)?;
         clear(memory, part.start + part.bytes.len() as u64, end)?;
     }
-    if let Some(module) = module {
-        place(memory, place_of_module.start, module)?;
+    for (module, file) in placed.iter().zip(modules) {
+        place(memory, module.place.start, file.bytes)?;
     }
-    let modules = &[place_of_module][..usize::from(module.is_some())];
 
-    let info = BootInfo { modules, ..*given };
+    let info = BootInfo { modules: &placed, ..*given };
     let (boot_info, eax) = match plan.protocol {
         BootProtocol::Pvh => (pvh::build(BOOT_INFO_BASE, &info), 0),
         BootProtocol::Multiboot2 => (multiboot2::build(&info), multiboot2::BOOTLOADER_MAGIC),
+        BootProtocol::Multiboot => {
+            (multiboot::build(BOOT_INFO_BASE as u32, &info), multiboot::BOOTLOADER_MAGIC)
+        }
     };
     if boot_info.len() as u64 > BOOT_INFO_END - BOOT_INFO_BASE {
         return Err(LoadError::BootInfo { bytes: boot_info.len() });
@@ -134,6 +159,7 @@ pub fn load(
 enum BootProtocol {
     Pvh,
     Multiboot2,
+    Multiboot,
 }
 
 struct LoadPart<'a> {
@@ -156,8 +182,12 @@ impl<'a> LoadPlan<'a> {
         {
             return Ok(Self { protocol: BootProtocol::Pvh, entry, parts: elf_parts(&elf)? });
         }
-        let Some(header) = multiboot2::Multiboot2Header::find(file)? else {
-            return Err(elf.err().map_or(LoadError::NoProtocol, LoadError::Elf));
+        let (protocol, header) = match multiboot2::Multiboot2Header::find(file)? {
+            Some(header) => (BootProtocol::Multiboot2, header),
+            None => match multiboot::find(file)? {
+                Some(header) => (BootProtocol::Multiboot, header),
+                None => return Err(elf.err().map_or(LoadError::NoProtocol, LoadError::Elf)),
+            },
         };
         let parts = match header.address {
             Some(tag) => Vec::from([addressed_part(file, header.offset, tag)?]),
@@ -171,7 +201,7 @@ impl<'a> LoadPlan<'a> {
             }
             (None, Err(error)) => return Err(error.into()),
         };
-        Ok(Self { protocol: BootProtocol::Multiboot2, entry, parts })
+        Ok(Self { protocol, entry, parts })
     }
 }
 
@@ -184,7 +214,7 @@ fn elf_parts<'a>(elf: &Elf<'a>) -> Result<Vec<LoadPart<'a>>, LoadError> {
         .collect()
 }
 
-/// Returns the one part that a multiboot2 address tag describes.
+/// Returns the one part that a header's addresses describe.
 fn addressed_part(file: &[u8], header: u32, tag: multiboot2::AddressTag) -> Result<LoadPart<'_>, LoadError> {
     let place = LoadError::Place { start: tag.load.into(), end: tag.load_end.into() };
     // The header's offset in the file and its load address give the file offset of the first loaded byte.

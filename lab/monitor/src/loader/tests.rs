@@ -3,7 +3,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{BOOT_INFO_BASE, EntryState, LoadError, load};
+use super::{BOOT_INFO_BASE, EntryState, LoadError, ModuleFile, load};
 use crate::boot_info::{BootInfo, MemoryKind, MemoryRange};
 use crate::elf::tests::{executable, note};
 use crate::guest_map::GuestRam;
@@ -23,7 +23,8 @@ fn given(command_line: &str) -> BootInfo<'_> {
 
 fn load_into(ram: &mut [u8], file: &[u8]) -> Result<EntryState, LoadError> {
     let size = GuestRam::up_to(ram.len() as u64).unwrap();
-    load(file, Some(file), &given("only=sort"), size, &mut SliceMemory { base: 0, bytes: ram })
+    let module = ModuleFile { bytes: file, words: "itself" };
+    load(file, &[module], &given("only=sort"), size, &mut SliceMemory { base: 0, bytes: ram })
 }
 
 fn pvh_kernel(physical: u64) -> Vec<u8> {
@@ -63,15 +64,17 @@ fn a_pvh_kernel_starts_with_its_start_info_and_itself_as_module() {
 }
 
 #[test]
-fn another_file_can_be_the_module_or_none() {
+fn other_files_can_be_the_modules_or_none() {
     let file = pvh_kernel(0x10_0000);
-    for module in [None, Some(&b"the module"[..])] {
+    for modules in [&[][..], &[&b"the module"[..]], &[b"the module", &[7; 0x1001]]] {
         let mut ram = vec![0xaa; RAM];
         let mut memory = SliceMemory { base: 0, bytes: &mut ram };
-        load(&file, module, &given(""), GuestRam::up_to(RAM as u64).unwrap(), &mut memory).unwrap();
+        let files: Vec<_> = modules.iter().map(|bytes| ModuleFile { bytes, words: "" }).collect();
+        load(&file, &files, &given(""), GuestRam::up_to(RAM as u64).unwrap(), &mut memory).unwrap();
         let info = StartInfo::read(BOOT_INFO_BASE, &memory).unwrap();
         let found = info.modules.iter().map(|at| &ram[at.start as usize..][..at.bytes as usize]);
-        assert_eq!(found.collect::<Vec<_>>(), module.into_iter().collect::<Vec<_>>());
+        assert_eq!(found.collect::<Vec<_>>(), modules);
+        assert!(info.modules.iter().all(|module| module.start % 0x1000 == 0));
     }
 }
 
@@ -88,6 +91,32 @@ fn a_multiboot2_kernel_starts_with_the_magic() {
     let [total, first] =
         [0, 8].map(|at| u32::from_le_bytes(ram[BOOT_INFO_BASE as usize + at..][..4].try_into().unwrap()));
     assert!(total > 100 && first == 1, "{total} {first}");
+}
+
+#[test]
+fn a_multiboot_kernel_starts_with_the_magic_of_the_first_version() {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let text = words(&[0x1bad_b002, 3, 0xe452_4ffb, 0]);
+    let file = executable(&[], 0x10_0000, &text);
+    let mut ram = vec![0; RAM];
+    let start = load_into(&mut ram, &file).unwrap();
+    assert_eq!((start.eax, start.ebx), (0x2bad_b002, BOOT_INFO_BASE as u32));
+    let word = |at: usize| u32::from_le_bytes(ram[at..at + 4].try_into().unwrap()) as usize;
+    let info = BOOT_INFO_BASE as usize;
+    let module = word(info + 24);
+    assert_eq!((word(info + 20), &ram[word(module)..word(module + 4)]), (1, &file[..]));
+    assert!(
+        ram[word(module + 8)..].starts_with(b"itself\0")
+            && ram[word(info + 16)..].starts_with(b"only=sort\0")
+    );
+
+    // The addresses in the header, for a file that is no ELF file: from 8 bytes before it on.
+    let header = words(&[0x1bad_b002, 0x1_0000, 0xe451_4ffe, 0x20_0008, 0x20_0000, 0, 0x20_0200, 0x20_0040]);
+    let file = [&[1; 8], &header[..], b"code"].concat();
+    let mut ram = vec![0xaa; RAM];
+    assert_eq!(load_into(&mut ram, &file).map(|start| start.entry), Ok(0x20_0040));
+    assert_eq!(ram[0x20_0000..][..file.len()], file);
+    assert_eq!((ram[0x20_01ff], ram[0x20_0200]), (0, 0xaa));
 }
 
 #[test]
@@ -143,7 +172,7 @@ fn refuses_what_has_no_room_or_no_protocol() {
     let long = "x".repeat(0x8000);
     let refused = load(
         &pvh_kernel(0x10_0000),
-        None,
+        &[],
         &given(&long),
         GuestRam::up_to(RAM as u64).unwrap(),
         &mut SliceMemory { base: 0, bytes: &mut ram },
@@ -179,12 +208,16 @@ fn why_a_kernel_is_not_loaded_is_said() {
         ),
         (
             LoadError::NoProtocol,
-            "the file has neither a PVH note nor a multiboot2 header, so it is unknown how to enter it",
+            "the file has neither a PVH note nor a multiboot2 or multiboot header, so it is unknown how to enter it",
         ),
         (
             LoadError::Place { start: 0x10, end: 0x20 },
-            "no room for the part at 0x10..0x20: it must lie within the guest's RAM, below the module at its end and \
+            "no room for the part at 0x10..0x20: it must lie within the guest's RAM, below the modules at its end and \
              outside 0x8000..0x10000",
+        ),
+        (
+            LoadError::Multiboot(crate::multiboot::MultibootError { flags: 0x10 }),
+            "the multiboot header requires what its flags 0x10 ask for, which is not provided",
         ),
         (LoadError::Entry(0x30), "the entry point 0x30 is in no part of the file"),
         (

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::boot_info::BootInfo;
+use crate::boot_info::{BootInfo, BootModule, LOADER};
 
 /// Content of EAX when a kernel starts.
 pub const BOOTLOADER_MAGIC: u32 = 0x36d7_6289;
@@ -129,18 +129,16 @@ impl Multiboot2Header {
 /// Builds the boot information.
 #[must_use]
 pub fn build(info: &BootInfo<'_>) -> Vec<u8> {
-    const LOADER: &str = "pugmark-monitor\0";
     let mut out = Vec::new();
     out.extend_from_slice(&[0; 8]);
     tag(&mut out, 1, &[info.command_line.as_bytes(), &[0]]);
-    tag(&mut out, 2, &[LOADER.as_bytes()]);
-    for module in info.modules {
-        let [start, end] = [module.start as u32, (module.start + module.bytes) as u32];
-        tag(&mut out, 3, &[&start.to_le_bytes(), &end.to_le_bytes(), b"guest\0"]);
+    tag(&mut out, 2, &[LOADER.as_bytes(), &[0]]);
+    for BootModule { place, words } in info.modules {
+        let [start, end] = [place.start as u32, place.end() as u32];
+        tag(&mut out, 3, &[&start.to_le_bytes(), &end.to_le_bytes(), words.as_bytes(), &[0]]);
     }
-    let upper = info.memory.iter().find(|range| range.start == 1 << 20).map_or(0, |range| range.bytes >> 10);
-    let lower = info.memory.iter().find(|range| range.start == 0).map_or(0, |range| range.bytes >> 10);
-    tag(&mut out, 4, &[&(lower as u32).to_le_bytes(), &(upper as u32).to_le_bytes()]);
+    let [lower, upper] = info.basic_memory();
+    tag(&mut out, 4, &[&lower.to_le_bytes(), &upper.to_le_bytes()]);
     let mut map = Vec::from([24, 0, 0, 0, 0, 0, 0, 0]);
     for range in info.memory {
         map.extend_from_slice(&range.start.to_le_bytes());

@@ -4,7 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{AddressTag, Multiboot2Error, Multiboot2Header, build};
-use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
+use crate::boot_info::{BootInfo, BootModule, MemoryKind, MemoryRange, Module};
 
 /// Returns a header with these tags (kind, flags, body), after `offset` other bytes.
 fn file(offset: usize, architecture: u32, tags: &[(u16, u16, &[u32])]) -> Vec<u8> {
@@ -77,7 +77,7 @@ fn no_cut_or_changed_byte_makes_it_panic() {
 fn information_is_a_list_of_tags() {
     let info = BootInfo {
         command_line: "only=sort",
-        modules: &[Module { start: 0xff0_0000, bytes: 0x1234 }],
+        modules: &[BootModule { place: Module { start: 0xff0_0000, bytes: 0x1234 }, words: "guest" }],
         memory: &[
             MemoryRange { start: 0, bytes: 0x9_fc00, kind: MemoryKind::Ram },
             MemoryRange { start: 0x10_0000, bytes: 0xff0_0000, kind: MemoryKind::Ram },

@@ -7,7 +7,7 @@ use crate::output::tell;
 use anyhow::{Context, Result};
 use clap::Args;
 use pugmark_launch::{
-    boot::{Boot, BootSource, Booted, Console, Ending},
+    boot::{Boot, BootSource, Booted, Console, Ending, ModuleFile},
     layout::{DEFAULT_MEMORY, DEFAULT_UEFI_MEMORY},
     scratch::Scratch,
     truth::{Sum, Truth},
@@ -30,6 +30,7 @@ Examples:
   pugmark boot --profile icelake --processors 4 --memory 1024 --disk disk.img
   pugmark boot --uefi --cdrom system.iso
   pugmark boot --kernel vmlinuz --initrd initrd.img --append console=ttyS0
+  pugmark boot --kernel xen.gz --append \"xen com1=115200\" --module \"vmlinuz console=hvc0\" --initrd initrd.img
   pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
 pub struct BootOptions {
     /// As this processor: broadwell to sapphire-rapids, or AMD's k8 to zen6
@@ -46,9 +47,12 @@ pub struct BootOptions {
     /// Boot the disk or CD by UEFI firmware, OVMF, and not by the BIOS
     #[arg(long, conflicts_with = "kernel")]
     uefi: bool,
-    /// The file that the kernel receives as its module: Linux's initramfs
+    /// The file that the kernel receives as its last module: Linux's initramfs
     #[arg(long, value_name = "FILE", conflicts_with_all = ["disk", "cdrom"])]
     initrd: Option<PathBuf>,
+    /// A file that the kernel receives as a module, and words for it: Xen's Linux, with its command line
+    #[arg(long, value_name = "FILE WORDS", conflicts_with_all = ["disk", "cdrom"])]
+    module: Vec<OsString>,
     /// The kernel's command line
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["disk", "cdrom"], allow_hyphen_values = true)]
     append: Option<String>,
@@ -75,7 +79,7 @@ struct SourceOptions {
     /// Boot this image of a CD
     #[arg(long, value_name = "FILE")]
     cdrom: Option<PathBuf>,
-    /// Boot this kernel: Linux's bzImage, or a file for PVH or multiboot2
+    /// Boot this kernel: Linux's bzImage, or a file for PVH, multiboot2 or multiboot
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
 }
@@ -161,6 +165,19 @@ impl BootOptions {
         })
     }
 
+    /// Returns the modules: each file's name is the first of its words.
+    fn modules(&self) -> Vec<ModuleFile> {
+        let module = |text: &OsString| {
+            let words = text.to_string_lossy();
+            match words.split_once(' ') {
+                Some((file, _)) => ModuleFile { file: file.into(), words: words.clone().into_owned() },
+                None => ModuleFile { file: text.into(), words: words.into_owned() },
+            }
+        };
+        let initrd = self.initrd.iter().map(|file| ModuleFile { file: file.clone(), words: String::new() });
+        self.module.iter().map(module).chain(initrd).collect()
+    }
+
     fn boot_source(&self) -> BootSource {
         match self.source.clone() {
             SourceOptions { disk: Some(image), .. } => BootSource::Disk(image),
@@ -168,7 +185,7 @@ impl BootOptions {
             SourceOptions { kernel, .. } => BootSource::Kernel {
                 // One of the three is given.
                 file: kernel.unwrap_or_default(),
-                initrd: self.initrd.clone(),
+                modules: self.modules(),
                 command_line: self.append.clone().unwrap_or_default(),
             },
         }
@@ -199,7 +216,7 @@ mod tests {
                 "boot --kernel k --initrd i --append -v=1",
                 BootSource::Kernel {
                     file: "k".into(),
-                    initrd: Some("i".into()),
+                    modules: vec![ModuleFile { file: "i".into(), words: String::new() }],
                     command_line: "-v=1".into(),
                 },
             ),
@@ -209,6 +226,10 @@ mod tests {
             assert_eq!((options.memory, options.processors), (None, 1));
         }
         assert_eq!(parse("boot --cdrom c -- -m --disk").unwrap().arguments, ["-m", "--disk"]);
+        let words = ["boot", "--kernel", "k", "--module", "l a=1 b", "--initrd", "i", "--module", "m"];
+        let options = BootCli::try_parse_from(words).unwrap().options;
+        let module = |file: &str, words: &str| ModuleFile { file: file.into(), words: words.into() };
+        assert_eq!(options.modules(), [module("l", "l a=1 b"), module("m", "m"), module("i", "")]);
     }
 
     #[test]
