@@ -515,6 +515,8 @@ mod tests {
                 "libipt-dev",
                 "libipt-dev",
                 "libpfm4-dev",
+                "ovmf",
+                "mtools",
                 "qemu-user",
                 "chromium",
                 "groff",
@@ -529,7 +531,7 @@ mod tests {
                 "xz-utils"
             ]
         );
-        let [ipt, _, pfm, emulator, ..] = commands("ID=alpine");
+        let [ipt, _, pfm, _, _, emulator, ..] = commands("ID=alpine");
         assert!(
             ipt.is_none()
                 && pfm.is_none()

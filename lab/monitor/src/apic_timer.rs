@@ -98,6 +98,13 @@ impl ApicTimer {
         (self.entry & MASKED == 0).then_some(self.entry as u8)
     }
 
+    /// Returns the counts, with a divider of 1, in this many ticks of the time-stamp counter.
+    #[must_use]
+    pub fn counts(&self, ticks: u64) -> u32 {
+        let counts = u128::from(ticks) * u128::from(self.rate.counts) / u128::from(self.rate.ticks.max(1));
+        u32::try_from(counts).unwrap_or(u32::MAX)
+    }
+
     /// Returns the ticks of the time-stamp counter for this many counts.
     fn ticks(&self, counts: u32) -> u64 {
         let ticks = self.ticks_times_counts(counts) / u128::from(self.rate.counts.max(1));
@@ -134,6 +141,16 @@ mod tests {
             assert_eq!(timer.deadline(), Some(1000 + 10 * 104 * by), "{divide:#b}");
             assert_eq!(timer.read(DIVIDE, 0), Some(divide));
         }
+    }
+
+    #[test]
+    fn a_time_has_as_many_counts_at_the_timers_rate() {
+        for (ticks, counts) in [(0, 0), (103, 0), (104, 1), (1040, 10), (u64::MAX, u32::MAX)] {
+            // The divider does not matter.
+            assert_eq!(timer(0, 0b11).counts(ticks), counts, "{ticks}");
+        }
+        let nothing = ApicTimer::new(TimerRate { counts: 1, ticks: 0 });
+        assert_eq!(nothing.counts(7), 7);
     }
 
     #[test]

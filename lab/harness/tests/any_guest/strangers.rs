@@ -28,7 +28,7 @@ struct Stranger {
 }
 
 /// Those that take less than a minute.
-const SHORT: [Stranger; 5] = [
+const SHORT: [Stranger; 6] = [
     Stranger {
         name: "OVMF's shell",
         source: empty_disk,
@@ -69,10 +69,6 @@ const SHORT: [Stranger; 5] = [
         memory: 256,
         says: &["iPXE initialising devices", "iPXE 1."],
     },
-];
-
-/// Those that take longer.
-const LONG: [Stranger; 4] = [
     Stranger {
         name: "iPXE by UEFI",
         source: ipxe_for_uefi,
@@ -81,6 +77,10 @@ const LONG: [Stranger; 4] = [
         memory: 512,
         says: &["iPXE initialising devices", "iPXE 1."],
     },
+];
+
+/// Those that take longer.
+const LONG: [Stranger; 3] = [
     Stranger {
         name: "Linux 6.1 by GRUB",
         source: linux_by_grub,
@@ -108,7 +108,7 @@ const LONG: [Stranger; 4] = [
 ];
 
 /// Runs a row, and returns what it took.
-fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource) -> Result<Duration> {
+fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource, limit: Duration) -> Result<Duration> {
     let text = scratch.file("text");
     let said_all = Cell::new(false);
     let reads = || {
@@ -130,7 +130,7 @@ fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource) -> Result<Dur
         processors: stranger.processors,
         memory: stranger.memory,
         logs_each: false,
-        limit: Some(Duration::from_secs(900)),
+        limit: Some(limit),
         // What boot loaders show by INT 10H goes to the serial port.
         arguments: if stranger.uefi { vec![] } else { ["-machine".into(), "graphics=off".into()].into() },
     };
@@ -154,8 +154,8 @@ fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource) -> Result<Dur
     Ok(started.elapsed())
 }
 
-/// Runs the rows whose media are at hand.
-fn run_each(strangers: &[Stranger]) {
+/// Runs the rows whose media are at hand, each for no longer than `limit`.
+fn run_each(strangers: &[Stranger], limit: Duration) {
     for stranger in strangers {
         let scratch = Scratch::new().unwrap();
         let missing = if stranger.uefi { uefi::missing() } else { None };
@@ -166,7 +166,7 @@ fn run_each(strangers: &[Stranger]) {
         match source {
             Err(missing) => println!("skipped: {}: {missing:#}", stranger.name),
             Ok(source) => {
-                let took = run(stranger, &scratch, source).unwrap();
+                let took = run(stranger, &scratch, source, limit).unwrap();
                 println!("{}: {:.1} s", stranger.name, took.as_secs_f64());
             }
         }
@@ -175,7 +175,7 @@ fn run_each(strangers: &[Stranger]) {
 
 #[test]
 fn boot_loaders_and_firmware_boot() {
-    run_each(&SHORT);
+    run_each(&SHORT, Duration::from_secs(150));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn systems_boot() {
     if std::env::var_os("PUGMARK_LONG").is_none_or(|value| value != "1") {
         return println!("skipped: it takes several minutes, and runs where PUGMARK_LONG=1 asks for it");
     }
-    run_each(&LONG);
+    run_each(&LONG, Duration::from_secs(900));
 }
 
 /// Returns a file of a Debian package that has been downloaded.

@@ -83,6 +83,22 @@ impl Reading {
     }
 }
 
+/// The registers of a local APIC's timer.
+#[derive(Clone, Copy)]
+pub(crate) struct TimerRegisters {
+    divide: u32,
+    entry: u32,
+    initial: u32,
+}
+
+impl TimerRegisters {
+    /// Reads the timer below on this processor, which the monitor has not used yet.
+    pub(crate) fn read() -> Self {
+        let [divide, entry, initial] = [DIVIDE, LVT_TIMER, INITIAL_COUNT].map(read_register);
+        Self { divide, entry, initial }
+    }
+}
+
 /// One processor's clock.
 pub(crate) struct OwnClock {
     shared: &'static SharedClock,
@@ -181,6 +197,19 @@ impl OwnClock {
     pub(crate) fn write(&mut self, register: usize, value: u32) -> bool {
         let now = self.now();
         self.timer.write(register, value, now)
+    }
+
+    /// Takes over what was written to the registers of the timer below. Its counts are converted: the guest's timer has
+    /// another rate, and the same time must pass.
+    pub(crate) fn take_over(&mut self, registers: TimerRegisters) {
+        let TimerRegisters { divide, entry, initial } = registers;
+        let TimerRate { counts, ticks } = self.shared.below;
+        let ticks = u64::from(initial) * u64::from(ticks) / u64::from(counts.max(1));
+        let initial = self.timer.counts(ticks).max(u32::from(initial != 0));
+        for (register, value) in [(DIVIDE, divide), (LVT_TIMER, entry), (INITIAL_COUNT, initial)] {
+            let is_timers = self.write(register, value);
+            debug_assert!(is_timers, "{register:#x}");
+        }
     }
 
     /// Resets the timer as INIT does.

@@ -30,7 +30,7 @@ use pugmark_truth::probe::REGION_BYTES;
 use pugmark_truth::{LogMode, LogWriter};
 
 use crate::image::bios;
-use crate::image::clock::{OwnClock, SharedClock};
+use crate::image::clock::{OwnClock, SharedClock, TimerRegisters};
 use crate::image::firmware as firmware_devices;
 use crate::image::fw_cfg;
 use crate::image::io;
@@ -41,7 +41,7 @@ use crate::image::physical::Physical;
 use crate::image::reported::ReportedViolations;
 use crate::image::startup;
 use crate::image::svm::{NoSvm, enable_svm};
-use crate::image::uefi::{self, FirmwareTimer};
+use crate::image::uefi;
 use crate::image::vcpu::Vcpu;
 use crate::image::vmrun::Sse;
 
@@ -135,7 +135,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written only while the
     // guest does not run, or as one of the guest's processors would write it.
     let mut memory = unsafe { Physical::guest(options.ram, options.probe, firmware) };
-    let saved = uefi::saved().map(|saved| (saved, FirmwareTimer::read()));
+    let saved = uefi::saved().map(|saved| (saved, TimerRegisters::read()));
     let rsdp =
         saved.as_ref().map_or(info.rsdp, |(saved, _)| acpi::root_of_uefi(saved.system_table, &machine));
     let first_state = if let Some((saved, _)) = &saved {
@@ -169,7 +169,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let mut first = vcpus.next().expect("this processor is the first");
     first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..first_state };
     if let Some((saved, timer)) = &saved {
-        first.take_over(saved, timer);
+        first.take_over(saved, *timer);
     }
     startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
     if let Some(region) = options.probe {

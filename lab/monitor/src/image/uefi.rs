@@ -4,11 +4,10 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 
 use pugmark_monitor::guest_map::MONITOR;
-use pugmark_monitor::local_apic::{DIVIDE, INITIAL_COUNT, LVT_TIMER};
 use pugmark_monitor::uefi::SavedState;
 
-use crate::image::apic_registers::read_register;
 use crate::image::channel::CHANNEL_PORT;
+use crate::image::clock::TimerRegisters;
 use crate::image::exit::{DEBUG_EXIT_PORT, FAILED};
 use crate::image::vcpu::Vcpu;
 use crate::image::vmrun::Sse;
@@ -220,23 +219,10 @@ pub(crate) fn saved() -> Option<&'static SavedState> {
     (saved.cr0 != 0).then_some(saved)
 }
 
-/// The local APIC's timer as the firmware has set it.
-pub(crate) struct FirmwareTimer([(usize, u32); 3]);
-
-impl FirmwareTimer {
-    /// Reads the registers of this processor, whose timer the monitor has not used yet.
-    pub(crate) fn read() -> Self {
-        Self([DIVIDE, LVT_TIMER, INITIAL_COUNT].map(|register| (register, read_register(register))))
-    }
-}
-
 impl Vcpu {
     /// Takes over the state of the firmware that is not in the control block.
-    pub(crate) fn take_over(&mut self, saved: &SavedState, timer: &FirmwareTimer) {
-        for (register, value) in timer.0 {
-            let is_timers = self.clock.write(register, value);
-            debug_assert!(is_timers, "{register:#x}");
-        }
+    pub(crate) fn take_over(&mut self, saved: &SavedState, timer: TimerRegisters) {
+        self.clock.take_over(timer);
         self.sse = Sse::of(saved.xmm);
         let first = saved.cpu();
         // TR, LDTR and the MSRs are still the firmware's; FS and GS are not.
