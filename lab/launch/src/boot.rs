@@ -45,8 +45,8 @@ pub enum BootSource {
     Cdrom(PathBuf),
     /// A kernel, which the monitor itself starts.
     Kernel {
-        /// The kernel: an ELF file with a PVH note, a file with a multiboot2 or multiboot header, or Linux's bzImage; any
-        /// of these packed by gzip, too.
+        /// The kernel: an ELF file with a PVH note, a file with a multiboot2 or multiboot header, or Linux's bzImage;
+        /// any of these packed by gzip, too.
         file: PathBuf,
         /// The files that the kernel receives as its modules, four at most.
         modules: Vec<ModuleFile>,

@@ -131,7 +131,7 @@ fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource, limit: Durati
         memory: stranger.memory,
         logs_each: false,
         limit: Some(limit),
-        // What boot loaders show by INT 10H goes to the serial port.
+        // Output of boot loaders by INT 10H goes to the serial port.
         arguments: if stranger.uefi { vec![] } else { ["-machine".into(), "graphics=off".into()].into() },
     };
     let started = Instant::now();

@@ -47,7 +47,7 @@ impl Firmware {
         let found =
             PLACES.map(|(code, variables)| Self { code: root.join(code), variables: root.join(variables) });
         let missing = format!(
-            "the UEFI firmware OVMF is missing: no file `{}` with its `OVMF_VARS_4M.fd` (Debian's package ovmf has both)",
+            "the UEFI firmware OVMF is missing: no file `{}` with its `OVMF_VARS_4M.fd` (Debian's package ovmf)",
             found[0].code.display()
         );
         let is_there = |firmware: &Self| firmware.code.is_file() && firmware.variables.is_file();
@@ -144,7 +144,7 @@ fn page(address: u64, hole: u64, ram_end: u64, command_line: &[u8]) -> Result<Ve
     let [map_at, line_at] = [MAP, LINE].map(|offset| address + offset as u64);
     let pages = [hole.div_ceil(PAGE as u64), 0];
     let info = [MAGIC | VERSION, 0, 0, line_at, 0, map_at, 2];
-    // What is above the machine's RAM is left to devices: OVMF and systems give them addresses there.
+    // All above the machine's RAM is left to devices: OVMF and systems give them addresses there.
     let map = [0, ram_end, RAM, ram_end, ABOVE_RAM - ram_end, RESERVED];
     let words = pages.into_iter().chain(info).chain(map);
     let mut page: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
