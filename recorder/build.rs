@@ -4,7 +4,7 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
@@ -12,6 +12,7 @@ const FILES: [&str; 16] = [
     "counts.rs",
     "exec.rs",
     "fork.rs",
+    "leaving.rs",
     "machine_plugin/gates.rs",
     "machine_plugin/mod.rs",
     "machine_plugin/state.rs",

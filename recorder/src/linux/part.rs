@@ -157,8 +157,8 @@ impl<T: Truth> OpenPart<T> {
                 .extend((begin..).step_by(PAGE_BYTES).zip(&fresh).map(|(at, (address, _))| (*address, at)));
             self.write_image()?;
         }
-        let trace = self.pt_unit.take_trace();
-        if trace.is_empty() { Ok(()) } else { self.trace.append(&trace) }
+        let file = &mut self.trace;
+        self.pt_unit.take_trace(|trace| if trace.is_empty() { Ok(()) } else { file.append(trace) })
     }
 
     /// Returns true if pages that follow one another in memory do not do so in the file.

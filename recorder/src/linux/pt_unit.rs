@@ -341,10 +341,12 @@ impl<T: Truth> PtUnit<T> {
         Ok(())
     }
 
-    /// Takes the trace that was made since the last call. It ends with a whole packet.
-    pub(super) fn take_trace(&mut self) -> Vec<u8> {
+    /// Lets `take` take the trace that was made since the last call. It ends with a whole packet.
+    pub(super) fn take_trace<R>(&mut self, take: impl FnOnce(&[u8]) -> R) -> R {
         self.fetch();
-        std::mem::take(&mut self.trace)
+        let taken = take(&self.trace);
+        self.trace.clear();
+        taken
     }
 
     /// Returns how much of the trace was made and not taken, in bytes; some may be missing.
@@ -452,7 +454,7 @@ mod tests {
         let mut unit = PtUnit::start(options, ranges, clock, AddressHash::new()).unwrap();
         make(&mut unit);
         unit.finish((AT, MODE)).unwrap();
-        let (trace, bytes, truth) = (unit.take_trace(), unit.bytes(), unit.take_truth());
+        let (trace, bytes, truth) = (unit.take_trace(<[u8]>::to_vec), unit.bytes(), unit.take_truth());
         assert_eq!((trace.len() as u64, is_well_formed(&trace)), (bytes, true));
         (trace, truth)
     }

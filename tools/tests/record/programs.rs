@@ -516,10 +516,17 @@ static unsigned choose(unsigned n) {
     }
 }
 
+/* Instructions that reach into the next page, after others: the emulator begins a block for each of them. */
+void edge2(void), edge5(void), edge9(void);
+__asm__(".macro edge before\n .balign 4096\n .skip 4096 - \\before\n edge\\before:\n inc %eax\n"
+        " .rept 4\n movabs $0x123456789abcdef, %rcx\n add %ecx, %eax\n .endr\n ret\n .endm\n"
+        " edge 5\n edge 9\n edge 2\n");
+
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call start\n");
 __attribute__((used, noreturn)) static void start(void) {
     sink = recursive(15);
     for (unsigned i = 0; i < 500; i++) sink += choose(i);
+    for (int round = 0; round < 3; round++) edge2(), edge5(), edge9();
     for (int round = 0; round < 3; round++) {
         char *to = bytes;
         unsigned long many = 100 * round, id = 39; /* getpid */

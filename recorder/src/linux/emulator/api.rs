@@ -161,9 +161,9 @@ impl AtAddress {
         })
     }
 
-    /// Adds 1 before each execution of an instruction.
-    pub fn count(&self, instruction: Opaque, number: *mut c_void) {
-        (self.to_instruction)(instruction, ADD_U64, number, 1);
+    /// Adds a count before each execution of an instruction.
+    pub fn count(&self, instruction: Opaque, number: *mut c_void, count: u64) {
+        (self.to_instruction)(instruction, ADD_U64, number, count);
     }
 
     /// Adds 1 before each execution of a block.
@@ -189,9 +189,9 @@ impl ByProcessor {
         })
     }
 
-    /// Adds 1 before each execution of an instruction.
-    pub fn count(&self, instruction: Opaque) {
-        (self.to_instruction)(instruction, ADD_U64, BoardEntry { board: self.board, offset: 0 }, 1);
+    /// Adds a count before each execution of an instruction.
+    pub fn count(&self, instruction: Opaque, count: u64) {
+        (self.to_instruction)(instruction, ADD_U64, BoardEntry { board: self.board, offset: 0 }, count);
     }
 
     /// Returns the number of a virtual processor, which must be that of the calling thread, or stand still.

@@ -12,7 +12,10 @@ use pugmark_decoder_core::hash::{AddressHash, Run};
 use std::{
     cell::RefCell,
     rc::Rc,
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    sync::{
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
     thread,
 };
 
@@ -31,7 +34,14 @@ const AHEAD: usize = 3;
 
 /// The thread that hashes. It ends when this value and all streams are dropped.
 #[derive(Clone)]
-pub(super) struct HashThread(SyncSender<Work>);
+pub(super) struct HashThread(Rc<Channels>);
+
+/// The ways to the thread and back.
+struct Channels {
+    work: SyncSender<Work>,
+    /// Memory of words that were hashed.
+    spare: Receiver<Vec<u32>>,
+}
 
 /// Words of a stream.
 struct Work {
@@ -55,9 +65,9 @@ struct Outgoing {
 
 impl HashThread {
     pub(super) fn new() -> Self {
-        let (sender, receiver) = sync_channel(WAITING);
-        thread::spawn(move || work(&receiver));
-        Self(sender)
+        let ((work, incoming), (emptied, spare)) = (sync_channel(WAITING), channel());
+        thread::spawn(move || hash(&incoming, &emptied));
+        Self(Rc::new(Channels { work, spare }))
     }
 
     /// Begins a stream. Each needs a number of its own.
@@ -78,10 +88,13 @@ impl BlockTruth {
         outgoing.send_if_full();
     }
 
-    /// Blocks were executed, which have this many instructions together.
-    pub(super) fn add_blocks(&mut self, numbers: &[u32], count: u64) {
+    /// Blocks were executed, which have this many instructions together: `first`, and all of `next` but the last one,
+    /// which has only begun.
+    pub(super) fn add_blocks(&mut self, first: u32, next: &[AtomicU32], count: u64) {
+        let Some((_, next)) = next.split_last() else { return };
         let mut outgoing = self.0.borrow_mut();
-        outgoing.words.extend_from_slice(numbers);
+        outgoing.words.push(first);
+        outgoing.words.extend(next.iter().map(|number| number.load(Relaxed)));
         outgoing.count += count;
         outgoing.send_if_full();
     }
@@ -119,8 +132,10 @@ impl Outgoing {
     }
 
     fn send(&mut self, wanted: Option<SyncSender<AddressHash>>) {
-        let words = std::mem::replace(&mut self.words, Vec::with_capacity(2 * WORDS));
-        self.thread.0.send(Work { stream: self.stream, words, wanted }).expect(WORKS_ON);
+        let Channels { work, spare } = &*self.thread.0;
+        let next = spare.try_recv().unwrap_or_else(|_| Vec::with_capacity(2 * WORDS));
+        let words = std::mem::replace(&mut self.words, next);
+        work.send(Work { stream: self.stream, words, wanted }).expect(WORKS_ON);
     }
 }
 
@@ -133,15 +148,17 @@ const fn address(low: u32, high: u32) -> u64 {
 }
 
 /// Hashes what comes until nothing can come any more.
-fn work(incoming: &Receiver<Work>) {
+fn hash(incoming: &Receiver<Work>, emptied: &Sender<Vec<u32>>) {
     let mut streams: Vec<HashedStream> = vec![];
-    for Work { stream, words, wanted } in incoming {
+    for Work { stream, mut words, wanted } in incoming {
         if streams.len() <= stream {
             streams.resize_with(stream + 1, HashedStream::default);
         }
         streams[stream].add(&words);
+        words.clear();
+        // Nobody waits for that if the recording has ended, nor for the hash if it has failed.
+        let _ = emptied.send(words);
         if let Some(wanted) = wanted {
-            // Nobody waits for it if the recording has failed meanwhile.
             let _ = wanted.send(std::mem::take(&mut streams[stream].hash));
         }
     }
@@ -284,6 +301,7 @@ mod tests {
     fn what_is_hashed_elsewhere_is_what_was_executed() {
         let thread = HashThread::new();
         let mut streams = [0, 1].map(|number| (thread.stream(number), AddressHash::new()));
+        let begun = [AtomicU32::new(0)];
         for (number, (truth, plain)) in streams.iter_mut().enumerate() {
             // Another program is executed under the same numbers then.
             for base in [0x40_0000, 0xffff_ffff_8100_0000, 0x7fff_f7df_0000] {
@@ -294,7 +312,7 @@ mod tests {
                     if defined.insert(executed) {
                         truth.define(executed, block);
                     }
-                    truth.add_blocks(&[executed], block.len() as u64);
+                    truth.add_blocks(executed, &begun, block.len() as u64);
                     (0..block.len()).for_each(|n| plain.add(block.ip(n)));
                     if turn % 1000 == 999 {
                         truth.add(base);
@@ -307,7 +325,7 @@ mod tests {
         for (mut truth, plain) in streams {
             assert_eq!(truth.take(), plain);
             // Another part begins. The blocks are still known.
-            truth.add_blocks(&[3], 4);
+            truth.add_blocks(3, &[AtomicU32::new(0)], 4);
             let mut alone = AddressHash::new();
             (0..4).for_each(|n| alone.add(0x7fff_f7df_0000 + 3 * 64 + n));
             assert_eq!(truth.count(), 4);

@@ -8,10 +8,10 @@ use super::{
         switch::Switch,
     },
     hash_thread::BlockTruth,
-    plugin::wire::{MESSAGE, Ring},
+    plugin::wire::Ring,
 };
 use pugmark_model::{Context, intel::NearBranch};
-use std::cell::Cell;
+use std::{cell::Cell, sync::atomic::Ordering::Relaxed};
 
 /// Blocks by their numbers.
 #[derive(Debug, Default)]
@@ -19,16 +19,33 @@ pub(super) struct NotedBlocks {
     blocks: Vec<Option<NotedBlock>>,
 }
 
-/// A block whose code is known.
+/// A block whose code is known. Most of them are seldom in a cache, so each is in one line of it.
 #[derive(Debug)]
+#[repr(align(32))]
 pub(super) struct NotedBlock {
     pub(super) start: u64,
     end: u64,
-    exit: Exit,
+    /// Where its branch leads, if it is a direct one.
+    target: u64,
     /// The number of its instructions.
-    pub(super) count: u64,
+    count: u32,
     /// The branch at its end.
     branch: Option<NearBranch>,
+    lead: Lead,
+}
+
+/// Where a block leads, if nothing but its end is the reason.
+#[derive(Clone, Copy, Debug)]
+enum Lead {
+    /// To the next instruction.
+    Next,
+    NextOrTarget,
+    Target,
+    Called,
+    /// Anywhere but to a signal's handler, which may interrupt the program before the next block.
+    Anywhere,
+    /// Nothing is known.
+    Unknown,
 }
 
 impl NotedBlocks {
@@ -38,13 +55,17 @@ impl NotedBlocks {
             self.blocks.resize_with(number + 1, || None);
         }
         let last = block.len() - 1;
-        self.blocks[number] = Some(NotedBlock {
-            start: block.start,
-            end: block.end(),
-            exit: block.exit,
-            count: block.len() as u64,
-            branch: NearBranch::decode(block.instruction(last), block.ip(last)),
-        });
+        let branch = NearBranch::decode(block.instruction(last), block.ip(last));
+        let (lead, target) = match (block.exit, branch) {
+            (Exit::Next, None) => (Lead::Next, 0),
+            (Exit::NextOr(target), Some(_)) => (Lead::NextOrTarget, target),
+            (Exit::At(target), Some(_)) => (Lead::Target, target),
+            (Exit::Called, Some(_)) => (Lead::Called, 0),
+            (Exit::Anywhere, Some(_)) => (Lead::Anywhere, 0),
+            _ => (Lead::Unknown, 0),
+        };
+        let (start, end, count) = (block.start, block.end(), block.len() as u32);
+        self.blocks[number] = Some(NotedBlock { start, end, target, count, branch, lead });
     }
 
     #[inline]
@@ -54,6 +75,12 @@ impl NotedBlocks {
 }
 
 impl NotedBlock {
+    /// Returns the number of its instructions.
+    #[inline]
+    pub(super) fn count(&self) -> u64 {
+        self.count.into()
+    }
+
     /// Returns true if an address is in the block.
     #[inline]
     pub(super) fn contains(&self, address: u64) -> bool {
@@ -64,14 +91,13 @@ impl NotedBlock {
     /// at `next`. `is_handler` returns true for the handlers of a program's signals.
     #[inline]
     pub(super) fn leads_to(&self, next: u64, is_handler: impl Fn(u64) -> bool) -> bool {
-        match self.exit {
-            Exit::NextOr(target) => self.branch.is_some() && (next == target || next == self.end),
-            Exit::At(target) => self.branch.is_some() && next == target,
-            Exit::Next => self.branch.is_none() && next == self.end,
-            Exit::Called => self.branch.is_some(),
-            // A signal's handler may interrupt the program before the next block.
-            Exit::Anywhere => self.branch.is_some() && !is_handler(next),
-            Exit::SystemCall | Exit::Interrupt(_) | Exit::Repeated | Exit::OldCall | Exit::Shown => false,
+        match self.lead {
+            Lead::NextOrTarget => next == self.target || next == self.end,
+            Lead::Target => next == self.target,
+            Lead::Next => next == self.end,
+            Lead::Called => true,
+            Lead::Anywhere => !is_handler(next),
+            Lead::Unknown => false,
         }
     }
 }
@@ -83,56 +109,57 @@ pub(super) struct Follower<'a> {
     pub(super) switch: &'a mut Switch,
     /// The number of instructions up to the limit.
     pub(super) budget: &'a Cell<u64>,
-    /// Memory for the numbers of the blocks that were executed.
-    pub(super) executed: &'a mut Vec<u32>,
 }
 
 impl Follower<'_> {
-    /// Reports what is executed from block `number` on, in the state `context`, as long as one known block leads to
-    /// another one. Returns the number of the block that begins then; `None` if that is still the first one.
+    /// Reports what is executed from block `first` on, in the state `context`, as long as one known block leads to
+    /// another one. Returns the number of the block that begins then, and how many were executed before it; `None` if
+    /// that is still the first one.
     pub(super) fn follow(
         self,
         noted: &NotedBlocks,
-        mut number: u32,
+        first: u32,
         context: Context,
         is_handler: impl Fn(u64) -> bool,
-    ) -> Option<u32> {
-        let Self { ring, pt_unit, switch, budget, executed } = self;
+    ) -> Option<(u32, usize)> {
+        let Self { ring, pt_unit, switch, budget } = self;
         // Neither the limit nor a turn of the switch may be reached on the way.
-        let before = budget.get().min(switch.quiet_for().saturating_add(1));
+        let most = budget.get().min(switch.quiet_for().saturating_add(1));
         let place = switch.place();
-        let mut left = before;
-        executed.clear();
+        let words = ring.unread();
+        let words = &words[..words.len().min(FETCH_EVERY as usize)];
+        let (mut executed, mut instructions) = (0, 0);
         pt_unit.with_near_branches(context, |branches, truth, tsc| {
-            let Some(mut block) = noted.get(number) else { return };
-            let quiet_until = branches.quiet_until();
-            for _ in 0..FETCH_EVERY {
-                let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
-                let Some(next) = noted.get(word) else { break };
-                if !block.leads_to(next.start, &is_handler)
-                    || left <= block.count
-                    || *tsc + block.count >= quiet_until
+            let Some(mut block) = noted.get(first) else { return };
+            let begin = *tsc;
+            let until = begin.saturating_add(most).min(branches.quiet_until());
+            let mut now = begin;
+            for word in words {
+                // No message is the number of a block.
+                let Some(next) = noted.get(word.load(Relaxed)) else { break };
+                let ends = now + block.count();
+                if ends >= until
+                    || !block.leads_to(next.start, &is_handler)
                     || place.is_some_and(|place| block.contains(place))
                 {
                     break;
                 }
-                ring.take_word();
-                executed.push(number);
-                left -= block.count;
-                *tsc += block.count;
-                let goes_on = block.branch.is_none_or(|branch| branches.retire(&branch, next.start, *tsc));
-                (number, block) = (word, next);
+                executed += 1;
+                now = ends;
+                let goes_on =
+                    block.branch.is_none_or(|branch| branches.retire(branch, block.end, next.start, now));
+                block = next;
                 if !goes_on {
                     break;
                 }
             }
-            truth.add_blocks(executed, before - left);
+            (*tsc, instructions) = (now, now - begin);
+            truth.add_blocks(first, &words[..executed], instructions);
         });
-        if executed.is_empty() {
-            return None;
-        }
-        budget.set(budget.get() - (before - left));
-        switch.pass(before - left);
-        Some(number)
+        let number = words[..executed].last()?.load(Relaxed);
+        ring.take_words(executed);
+        budget.set(budget.get() - instructions);
+        switch.pass(instructions);
+        Some((number, executed))
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! # How it knows what was executed
 //! The emulator translates code in blocks, which end at branches at the latest. At each begin of a block the plugin
-//! writes the block's number. A block may be left early, by an exception for example: therefore each instruction counts
-//! where it begins, and a block that did not begin all of its instructions is reported as partial by the next one.
+//! writes the block's number. A block may be left early, by an exception for example: therefore instructions are counted
+//! where it can be left, and a block that did not begin all of its instructions is reported as partial by the next one.
 
 #![allow(unreachable_pub, reason = "in the plugin's own crate it is not")]
 
@@ -25,6 +25,8 @@ mod counts;
 mod exec;
 #[path = "fork.rs"]
 mod fork;
+#[path = "leaving.rs"]
+mod leaving;
 #[path = "machine_plugin/mod.rs"]
 mod machine_plugin;
 #[path = "mapped.rs"]
@@ -273,20 +275,28 @@ impl PluginThread {
         own + if self.first { unsafe { &*COUNTED.load(Relaxed) }.load(Relaxed) } else { 0 }
     }
 
-    /// Reports that the last block was left early, if it was.
+    /// Ends the last block, and reports that it was left early, if it was.
+    fn settle(&mut self) {
+        if !counts::IS_COUNTING.load(Relaxed) {
+            self.begin_block(0);
+        }
+    }
+
+    /// Ends the last block, and notes how many instructions the next one has.
     #[inline]
-    fn settle(&mut self) -> u64 {
-        if counts::IS_COUNTING.load(Relaxed) {
-            return 0;
-        }
+    fn begin_block(&mut self, expected: u64) {
         let counted = self.counted();
-        let begun = counted - self.ring.header().counted_before.load(Relaxed);
-        if begun != self.expected {
-            self.ring.write(Kind::Partial, &[&(begun as u32).to_le_bytes()]);
+        let before = &self.ring.header().counted_before;
+        let begun = counted - before.load(Relaxed);
+        before.store(counted, Relaxed);
+        if begun != std::mem::replace(&mut self.expected, expected) {
+            self.report_partial(begun);
         }
-        self.ring.header().counted_before.store(counted, Relaxed);
-        self.expected = 0;
-        counted
+    }
+
+    #[cold]
+    fn report_partial(&mut self, begun: u64) {
+        self.ring.write(Kind::Partial, &[&(begun as u32).to_le_bytes()]);
     }
 
     /// Reports the program's mappings; those from before if the system does not tell them, as when the program has
@@ -303,6 +313,13 @@ impl PluginThread {
         if let Some(maps) = known(mapped::by_program()) {
             self.ring.write(Kind::Maps, &[&maps]);
         }
+    }
+
+    /// Lets the time of this thread and of the others be the same.
+    #[cold]
+    fn meet(&mut self) {
+        self.publish_clock();
+        self.follow_clock();
     }
 
     /// Lets all threads know the time of this one.
@@ -328,9 +345,6 @@ impl PluginThread {
 #[inline]
 fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
     let Some(place) = THREADS.get(index as usize) else { return };
-    if IS_OFF.load(Relaxed) || index != 0 && MAIN_ONLY.load(Relaxed) {
-        return;
-    }
     let mut thread = place.load(Relaxed);
     if thread.is_null() {
         let Some(begun) = begin_thread(index, place) else { return };
@@ -340,8 +354,12 @@ fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
     act(unsafe { &mut *thread });
 }
 
+/// Begins to report a thread; `None` if nothing is reported of it.
 #[cold]
 fn begin_thread(index: c_uint, place: &AtomicPtr<PluginThread>) -> Option<*mut PluginThread> {
+    if IS_OFF.load(Relaxed) || index != 0 && MAIN_ONLY.load(Relaxed) {
+        return None;
+    }
     let begun = Box::into_raw(PluginThread::begin(index)?);
     place.store(begun, Relaxed);
     Some(begun)
@@ -353,24 +371,22 @@ const MEETS_THREADS: u64 = 1 << 63;
 extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
     let (number, expected) = (block as u64 as u32, (block as u64 & !MEETS_THREADS) >> 32);
     with_thread(index, |thread| {
-        thread.settle();
+        thread.begin_block(expected);
         if block as u64 & MEETS_THREADS != 0 {
-            thread.publish_clock();
-            thread.follow_clock();
+            thread.meet();
         }
-        thread.expected = expected;
         thread.ring.write_word(number);
     });
 }
 
-/// Notes that an instruction begins in a process that has had more than one thread.
-extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
+/// Notes that instructions begin in a process that has had more than one thread.
+extern "C" fn instructions_begin(index: c_uint, count: *mut c_void) {
     let Some(place) = THREADS.get(index as usize) else { return };
     let thread = place.load(Relaxed);
     if !thread.is_null() {
-        // SAFETY: see `with_thread`; the block that the instruction is in has begun.
+        // SAFETY: see `with_thread`; the block that the instructions are in has begun.
         let counted = unsafe { &*thread }.ring.header();
-        counted.counted_self.store(counted.counted_self.load(Relaxed) + 1, Relaxed);
+        counted.counted_self.store(counted.counted_self.load(Relaxed) + count as u64, Relaxed);
     }
 }
 
@@ -415,13 +431,14 @@ fn translates(block: Opaque) {
     let flag = if meets { MEETS_THREADS } else { 0 };
     let data = (u64::from(number) | (count as u64) << 32 | flag) as *mut c_void;
     (api.on_block)(block, block_begins, NO_REGISTERS, data);
-    for insn in instructions {
+    for (number, count) in leaving::counted(address, &lengths, &code) {
+        let insn = instructions[number];
         match api.add {
-            Add::ByProcessor(counts) => counts.count(insn),
+            Add::ByProcessor(counts) => counts.count(insn, count),
             Add::At(_) if by_thread => {
-                (api.on_instruction)(insn, instruction_begins, NO_REGISTERS, null_mut());
+                (api.on_instruction)(insn, instructions_begin, NO_REGISTERS, count as *mut c_void);
             }
-            Add::At(add) => add.count(insn, COUNTED.load(Relaxed).cast()),
+            Add::At(add) => add.count(insn, COUNTED.load(Relaxed).cast(), count),
         }
     }
 }

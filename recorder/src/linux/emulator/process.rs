@@ -13,8 +13,8 @@ pub(super) struct Process {
     pub(super) ring: Ring,
     blocks: Vec<Rc<Block>>,
     pages: HashMap<u64, Rc<[u8]>>,
-    /// The handlers of signals by the signal's number.
-    handlers: HashMap<u32, u64>,
+    /// The signals that are handled, and their handlers: few, and looked at after each return.
+    handlers: Vec<(u32, u64)>,
     /// True if it has ended or executes another program: nothing more will be written.
     pub(super) over: bool,
     /// The number of the processes that it has forked and that were found.
@@ -29,7 +29,7 @@ impl Process {
             let blocks = parent.blocks[..inherited.min(parent.blocks.len())].to_vec();
             (blocks, parent.pages.clone())
         });
-        Self { ring, blocks, pages, handlers: HashMap::new(), over: false, children: 0 }
+        Self { ring, blocks, pages, handlers: vec![], over: false, children: 0 }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -97,11 +97,6 @@ impl Process {
         self.blocks.get(number as usize).cloned()
     }
 
-    /// Returns true if signals are handled.
-    pub(super) fn has_handlers(&self) -> bool {
-        !self.handlers.is_empty()
-    }
-
     /// Returns the content of a page as it was reported last.
     pub(super) fn page(&self, number: u64) -> Option<&[u8]> {
         self.pages.get(&number).map(|page| &**page)
@@ -110,21 +105,20 @@ impl Process {
     /// Notes what a program does at a signal.
     pub(super) fn set_handler(&mut self, signal: u32, handler: u64) {
         const SIG_IGN: u64 = 1;
+        self.handlers.retain(|(handled, _)| *handled != signal);
         if handler > SIG_IGN {
-            self.handlers.insert(signal, handler);
-        } else {
-            self.handlers.remove(&signal);
+            self.handlers.push((signal, handler));
         }
     }
 
     /// Returns true if a signal's handler begins at this address.
     pub(super) fn is_handler(&self, ip: u64) -> bool {
-        self.handlers.values().any(|handler| *handler == ip)
+        self.handlers.iter().any(|(_, handler)| *handler == ip)
     }
 
     /// Returns true if signals of exceptions are handled at this address, and no others.
     pub(super) fn is_fault_handler(&self, ip: u64) -> bool {
-        let mut signals = self.handlers.iter().filter(|(_, handler)| **handler == ip).peekable();
+        let mut signals = self.handlers.iter().filter(|(_, handler)| *handler == ip).peekable();
         signals.peek().is_some() && signals.all(|(signal, _)| is_of_fault(*signal))
     }
 }

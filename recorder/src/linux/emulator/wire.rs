@@ -32,6 +32,10 @@ const HEADER_BYTES: usize = 4096;
 /// The size of a ring.
 pub const RING_BYTES: usize = HEADER_BYTES + 4 * WORDS as usize;
 
+/// The time after which a writer looks again if a full ring has room. The reader takes longer to read all of it, so it
+/// does not wait meanwhile.
+const FULL: Duration = Duration::from_micros(500);
+
 /// A word with this bit begins a message: a kind, and the number of words that follow. In a thread's ring any other
 /// word is the number of a block that begins to be executed.
 pub const MESSAGE: u32 = 1 << 31;
@@ -256,10 +260,14 @@ impl Ring {
         unsafe { mmap(self.address(), RING_BYTES, PROT_READ_WRITE, flags, -1, 0) };
     }
 
-    fn word(&self, at: u64) -> &AtomicU32 {
-        let words = self.header.as_ptr().cast::<u8>().wrapping_add(HEADER_BYTES).cast::<AtomicU32>();
+    fn words(&self) -> &[AtomicU32; WORDS as usize] {
+        let words = self.header.as_ptr().cast::<u8>().wrapping_add(HEADER_BYTES).cast();
         // SAFETY: within the mapping, aligned, and all words are atomic.
-        unsafe { &*words.wrapping_add((at % WORDS) as usize) }
+        unsafe { &*words }
+    }
+
+    fn word(&self, at: u64) -> &AtomicU32 {
+        &self.words()[(at % WORDS) as usize]
     }
 
     /// Writes the number of a block. Returns false if the recorder wants nothing more.
@@ -316,7 +324,7 @@ impl Ring {
             if self.own + words - self.other <= WORDS {
                 return true;
             }
-            std::thread::sleep(Duration::from_micros(50));
+            std::thread::sleep(FULL);
         }
     }
 
@@ -351,6 +359,22 @@ impl Ring {
     #[inline]
     pub fn take_word(&mut self) {
         self.own += 1;
+    }
+
+    /// Returns words that can be taken: if not all of them, those up to the end of the memory, where the ring begins
+    /// again.
+    pub fn unread(&mut self) -> &[AtomicU32] {
+        if self.own == self.other {
+            self.other = self.header().head.load(Acquire);
+        }
+        let (begin, count) = ((self.own % WORDS) as usize, (self.other - self.own) as usize);
+        let rest = &self.words()[begin..];
+        &rest[..count.min(rest.len())]
+    }
+
+    /// Takes the first of the words that are [`unread`](Self::unread).
+    pub fn take_words(&mut self, count: usize) {
+        self.own += count as u64;
     }
 
     /// Takes the message that was peeked: its kind, and what it says. [`Kind::Begin`] says nothing yet.

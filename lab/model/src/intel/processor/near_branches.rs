@@ -9,12 +9,9 @@ use crate::intel::IntelProcessor;
 use crate::intel::unit::Bus;
 use crate::{Context, ExecMode, PhysMemory};
 
-/// A near branch instruction of 64-bit code, decoded once for all its executions.
+/// A near branch instruction of 64-bit code, decoded once for all its executions, without its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NearBranch {
-    ip: u64,
-    decoded: DecodedInstruction,
-}
+pub struct NearBranch(DecodedInstruction);
 
 impl NearBranch {
     /// Decodes the instruction at `ip`; `None` if it is not a near branch.
@@ -35,7 +32,7 @@ impl NearBranch {
             | InstructionKind::Hlt
             | InstructionKind::Mwait => false,
         };
-        near.then_some(Self { ip, decoded })
+        near.then_some(Self(decoded))
     }
 }
 
@@ -75,17 +72,21 @@ impl NearBranches<'_> {
         self.quiet_until
     }
 
-    /// Reports that a branch retired and that the program continued at `to`. Returns false if that raised an interrupt:
-    /// then no more can be reported here.
+    /// Reports that a branch retired, which ends at `next_ip` in memory, and that the program continued at `to`. Returns
+    /// false if that raised an interrupt: then no more can be reported here.
     #[inline]
-    pub fn retire(&mut self, branch: &NearBranch, to: u64, tsc: u64) -> bool {
-        let IntelProcessor { pt, predictor, last_ip, shared, .. } = &mut *self.processor;
-        let next_ip = branch.ip.wrapping_add(u64::from(branch.decoded.len));
-        predictor.went(branch.ip, to);
-        *last_ip = branch.ip;
-        if !pt.near_branch(branch.decoded.kind, next_ip, to, tsc) {
-            return true;
-        }
+    pub fn retire(&mut self, branch: NearBranch, next_ip: u64, to: u64, tsc: u64) -> bool {
+        let IntelProcessor { pt, predictor, last_ip, .. } = &mut *self.processor;
+        let ip = next_ip.wrapping_sub(u64::from(branch.0.len));
+        predictor.went(ip, to);
+        *last_ip = ip;
+        !pt.near_branch(branch.0.kind, next_ip, to, tsc) || self.finish_event(to)
+    }
+
+    /// Handles what is due after a branch. Returns false if that raised an interrupt.
+    #[cold]
+    fn finish_event(&mut self, to: u64) -> bool {
+        let IntelProcessor { pt, shared, .. } = &mut *self.processor;
         pt.finish_event(&Context { ip: to, ..self.context }, &mut Bus { mem: self.memory, shared });
         let raised = shared.perfmon.has_interrupt_on_the_way();
         shared.perfmon.instruction_retired(&mut shared.violations);
@@ -168,9 +169,10 @@ mod tests {
                 return number;
             }
             let branch = NearBranch::decode(bytes, at.ip + nops).expect("a branch");
+            let next_ip = at.ip + nops + bytes.len() as u64;
             *tsc = ends;
             at.ip = to;
-            if !branches.retire(&branch, to, *tsc) {
+            if !branches.retire(branch, next_ip, to, *tsc) {
                 return number + 1;
             }
         }

@@ -46,7 +46,6 @@ pub(super) struct Vcpu<'a> {
     frame: Option<Frame>,
     /// CR3 in the last block, and in the next one.
     pub(super) cr3: (u64, u64),
-    executed_blocks: Vec<u32>,
     /// The number of instructions that are still to be traced, of all processors together.
     pub(super) budget: Rc<Cell<u64>>,
     /// The state when nothing more was to be traced.
@@ -84,7 +83,6 @@ impl<'a> Vcpu<'a> {
             partial: None,
             frame: None,
             cr3: (0, 0),
-            executed_blocks: vec![],
             budget,
             stopped_at: None,
             over: false,
@@ -173,11 +171,12 @@ impl<'a> Vcpu<'a> {
             pt_unit: &mut part.pt_unit,
             switch: &mut self.switch,
             budget: &self.budget,
-            executed: &mut self.executed_blocks,
         };
-        let Some(number) = follower.follow(&self.noted, *number, context, |_| false) else { return 0 };
+        let Some((number, executed)) = follower.follow(&self.noted, *number, context, |_| false) else {
+            return 0;
+        };
         self.current = blocks.known(number).map(|block| (number, block));
-        self.executed_blocks.len()
+        executed
     }
 
     /// Begins a block, after what was before it.

@@ -324,8 +324,8 @@ pub(super) fn translates(block: Opaque) {
     (api.on_block)(block, block_begins, NO_REGISTERS, noted);
     for instruction in instructions {
         match api.add {
-            Add::ByProcessor(counts) => counts.count(instruction),
-            Add::At(add) if shares_count() => add.count(instruction, super::COUNTED.load(Relaxed).cast()),
+            Add::ByProcessor(counts) => counts.count(instruction, 1),
+            Add::At(add) if shares_count() => add.count(instruction, super::COUNTED.load(Relaxed).cast(), 1),
             Add::At(_) => (api.on_instruction)(instruction, instruction_begins, NO_REGISTERS, null_mut()),
         }
     }

@@ -23,17 +23,19 @@ impl Thread<'_> {
             return self.skip(process);
         }
         let (Some(part), Some((number, _))) = (&mut self.part, &self.current) else { return 0 };
-        let is_handler = |ip| process.has_handlers() && process.is_handler(ip);
+        let is_handler = |ip| process.is_handler(ip);
         let follower = Follower {
             ring: &mut self.ring,
             pt_unit: &mut part.pt_unit,
             switch: &mut self.switch,
             budget: &self.budget,
-            executed: &mut self.executed_blocks,
         };
-        let Some(number) = follower.follow(&self.noted, *number, user(0, MODE), is_handler) else { return 0 };
+        let Some((number, executed)) = follower.follow(&self.noted, *number, user(0, MODE), is_handler)
+        else {
+            return 0;
+        };
         self.current = process.known_block(number).map(|block| (number, block));
-        self.executed_blocks.len()
+        executed
     }
 
     /// Passes over what the program executes while nothing is traced, as [`follow_near_branches`] follows it.
@@ -44,20 +46,20 @@ impl Thread<'_> {
         let Some((number, _)) = self.current.as_ref().filter(|_| !self.untraced.in_kernel) else { return 0 };
         let (mut number, before, place) = (*number, self.switch.quiet_for(), self.switch.place());
         let Some(mut block) = self.passed.get(number) else { return 0 };
-        let is_handler = |ip| process.has_handlers() && process.is_handler(ip);
+        let is_handler = |ip| process.is_handler(ip);
         let (mut read, mut left) = (0, before);
         while read < TURN {
             let Some(word) = self.ring.peek().filter(|word| word & MESSAGE == 0) else { break };
             let Some(next) = self.passed.get(word) else { break };
             // The code of a block in which the switch turns is noted, and that is not done here.
-            let turns = left < block.count + next.count
+            let turns = left < block.count() + next.count()
                 || place.is_some_and(|place| block.contains(place) || next.contains(place));
             if turns || !block.leads_to(next.start, is_handler) {
                 break;
             }
             self.ring.take_word();
             read += 1;
-            left -= block.count;
+            left -= block.count();
             (number, block) = (word, next);
         }
         if read > 0 {

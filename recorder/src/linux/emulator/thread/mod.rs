@@ -47,8 +47,6 @@ pub(super) struct Thread<'a> {
     /// Its switch as it was each time when it started a thread or a process.
     switch_at_starts: Vec<Switch>,
     untraced: Untraced,
-    /// Blocks that were executed, and are not in the truth yet.
-    executed_blocks: Vec<u32>,
     mappings: Vec<TaskMapping>,
     /// True if `mappings` lacks functions that are to be traced, so that a part can begin only with other mappings.
     lacks_functions: bool,
@@ -115,7 +113,6 @@ impl<'a> Thread<'a> {
             passed: NotedBlocks::default(),
             switch,
             switch_at_starts: vec![],
-            executed_blocks: vec![],
             mappings: vec![],
             lacks_functions: false,
             part: None,

@@ -3,6 +3,9 @@
 /// The buffer's size: room for the largest capacity that can be set and for the largest burst of one event.
 const SIZE: usize = 4096;
 
+/// The length of the longest packet.
+pub(crate) const PACKET: usize = 16;
+
 /// A ring of bytes.
 #[derive(Debug)]
 pub(crate) struct InternalBuffer {
@@ -20,20 +23,21 @@ impl InternalBuffer {
         self.len
     }
 
-    /// Appends `bytes`. If they do not fit, appends nothing and returns false.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
-        if self.len + bytes.len() > SIZE {
-            return false;
-        }
+    /// Appends the first `count` bytes of `packet`. If they do not fit, appends nothing and returns false.
+    #[inline]
+    pub(crate) fn push(&mut self, packet: &[u8; PACKET], count: usize) -> bool {
         let place = (self.start + self.len) % SIZE;
-        self.len += bytes.len();
-        if let Some(room) = self.bytes[place..].get_mut(..bytes.len()) {
-            room.copy_from_slice(bytes);
+        // A copy of a fixed length is cheaper; what is too much is overwritten by the next packet.
+        if self.len + PACKET <= SIZE
+            && let Some(room) = self.bytes[place..].first_chunk_mut()
+        {
+            *room = *packet;
+        } else if self.len + count > SIZE {
+            return false;
         } else {
-            let (before, after) = bytes.split_at(SIZE - place);
-            self.bytes[place..].copy_from_slice(before);
-            self.bytes[..after.len()].copy_from_slice(after);
+            packet[..count].iter().enumerate().for_each(|(n, byte)| self.bytes[(place + n) % SIZE] = *byte);
         }
+        self.len += count;
         true
     }
 
@@ -65,8 +69,8 @@ mod tests {
         let mut next_in = 0u8;
         let mut next_out = 0u8;
         for _ in 0..2000 {
-            let chunk: [u8; 7] = core::array::from_fn(|i| next_in.wrapping_add(i as u8));
-            assert!(buffer.push(&chunk));
+            let chunk = core::array::from_fn(|i| next_in.wrapping_add(i as u8));
+            assert!(buffer.push(&chunk, 7));
             next_in = next_in.wrapping_add(7);
             while buffer.len() > 3 {
                 let front = buffer.oldest_bytes(5);
@@ -79,7 +83,17 @@ mod tests {
             }
         }
         buffer.clear();
-        assert!(buffer.push(&[0; SIZE]));
-        assert!(!buffer.push(&[0]));
+        assert!((0..SIZE / PACKET).all(|_| buffer.push(&[1; PACKET], PACKET)));
+        assert!(!buffer.push(&[2; PACKET], 1));
+        // A short packet, where a long one does not fit, overwrites nothing that is older.
+        buffer.consume(2);
+        assert!(buffer.push(&[2; PACKET], 2) && !buffer.push(&[2; PACKET], 1));
+        while buffer.len() > 2 {
+            let front = buffer.oldest_bytes(buffer.len() - 2);
+            let count = front.len();
+            assert!(front.iter().all(|byte| *byte == 1));
+            buffer.consume(count);
+        }
+        assert_eq!(buffer.oldest_bytes(2)[0], 2);
     }
 }

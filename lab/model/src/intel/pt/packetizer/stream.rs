@@ -3,15 +3,12 @@
 use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Cyc, Ip};
 
-use super::buffer::InternalBuffer;
+use super::buffer::{InternalBuffer, PACKET};
 use super::ip_compression::LastIp;
 use super::timing::PacketClock;
 use super::tnt::TntBuffer;
 use crate::intel::registers::ctl;
 use crate::intel::{IntelProfile, IntelSettings};
-
-/// The length of a PSB, the longest packet.
-const PSB: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct PacketStream {
@@ -120,7 +117,8 @@ impl PacketStream {
     pub(super) fn psb(&mut self) {
         self.flush();
         if self.put(&Packet::Psb) {
-            self.since_psb = PSB as u32;
+            // A PSB is the longest packet.
+            self.since_psb = PACKET as u32;
             self.last_ip.reset();
         }
     }
@@ -221,9 +219,9 @@ impl PacketStream {
         if self.overflowed {
             return false;
         }
-        let mut bytes = [0; PSB];
+        let mut bytes = [0; PACKET];
         let Ok(len) = packet.emit(&mut bytes) else { return false };
-        if self.buffer.len() + len > self.capacity || !self.buffer.push(&bytes[..len]) {
+        if self.buffer.len() + len > self.capacity || !self.buffer.push(&bytes, len) {
             self.overflowed = true;
             return false;
         }
@@ -249,7 +247,7 @@ mod tests {
             }
             // A packet that fits exactly is stored.
             assert!(stream.overflowed());
-            assert_eq!(stream.buffer.len(), capacity as usize / PSB * PSB);
+            assert_eq!(stream.buffer.len(), capacity as usize / PACKET * PACKET);
             stream.buffer.consume(stream.buffer.len() - len - 1);
             assert!(!stream.can_resume(), "{capacity}");
             stream.buffer.consume(1);
@@ -269,7 +267,7 @@ mod tests {
         stream.psb();
         stream.branch_outcome(true);
         stream.deferrable_tip(0x1234);
-        assert_eq!(stream.buffer.len(), PSB, "the outcome and the TIP wait");
+        assert_eq!(stream.buffer.len(), PACKET, "the outcome and the TIP wait");
         stream.discard_buffered();
         assert_eq!(stream.buffer.len(), 0);
         stream.flush();
