@@ -5,14 +5,18 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
-/// A directory that is removed when the value is dropped.
+/// A directory of its own that is removed when the value is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("pugmark-record-{}-{name}", process::id()));
+        // Tests run at the same time, and two can have the same program.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("pugmark-record-{}-{number}-{name}", process::id()));
         fs::create_dir_all(&path).expect("a directory");
         Self(path)
     }
@@ -66,11 +70,13 @@ pub(crate) fn symbol(scratch: &Scratch, name: &str) -> u64 {
 
 const PRELUDE: &str = "
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>

@@ -2,7 +2,7 @@
 
 use super::{
     super::{Ending, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping},
-    LONGEST_FORK, PAUSE, Prepared, ending_of, is_alive, launch,
+    LONGEST_FORK, PAUSE, Prepared, ending_of, launch,
     new_rings::NewRings,
     plugin::{
         rings::Rings,
@@ -112,6 +112,9 @@ impl Counting {
         for (ring, thread) in &mut self.threads {
             any |= read_thread(ring, thread, &mut self.outside);
         }
+        if any {
+            self.processes.iter_mut().for_each(|process| process.silent_since = None);
+        }
         any
     }
 
@@ -169,11 +172,8 @@ impl Counting {
         if self.ending.is_none() {
             self.ending = ending_of(&mut self.child)?;
         }
-        let main = self.child.id();
-        for process in &mut self.processes {
-            let pid = process.pid();
-            process.over |= if pid == main { self.ending.is_some() } else { !is_alive(pid) };
-        }
+        let main = (self.child.id(), self.ending.is_some());
+        self.processes.iter_mut().for_each(|process| process.look(main));
         if self.ending.is_none() || !self.processes.iter().all(|process| process.over) {
             self.over_since = None;
             return Ok(false);

@@ -89,16 +89,16 @@ impl Tables {
 impl PluginProcess {
     /// Returns the address of a block's number for the process's only thread.
     fn place_of(&mut self, block: u32) -> Option<*mut c_void> {
-        let generation = self.generation;
-        let fill_in = |header: &Header| fill_in(header, generation, std::process::id());
+        let (generation, pid) = (self.generation, self.definitions.header().pid.load(Relaxed));
+        let fill_in = |header: &Header| fill_in(header, (pid, generation), pid);
         let number = self.tables.number(2 * block as usize, &self.rings, fill_in)?;
         Some((&raw const *number).cast_mut().cast())
     }
 
     /// Begins the own counts of a forked process. The thread is the only one, on this virtual processor.
     pub(super) fn forget_counts(&mut self, index: c_uint) {
-        let generation = self.generation;
-        self.tables.replace(&self.rings, |header| fill_in(header, generation, std::process::id()));
+        let (generation, pid) = (self.generation, self.definitions.header().pid.load(Relaxed));
+        self.tables.replace(&self.rings, |header| fill_in(header, (pid, generation), pid));
         self.shown.clear();
         self.clear(index);
         self.definitions.header().counts_by_processor.store(u32::from(!self.boards.is_empty()), Relaxed);
@@ -125,11 +125,11 @@ impl PluginProcess {
     /// Shows the recorder what the emulator has counted for a thread until now.
     fn show(&mut self, thread: &PluginThread) {
         let (index, header) = (thread.index, thread.ring.header());
-        let (generation, tid) = (header.generation.load(Relaxed), header.tid.load(Relaxed));
+        let (own, tid) = (process_of(header), header.tid.load(Relaxed));
         let mut shown = self.shown.remove(&tid).unwrap_or_default();
         let rings = self.rings.clone();
         self.counted(index, |place, count| {
-            if let Some(number) = shown.number(place, &rings, |header| fill_in(header, generation, tid)) {
+            if let Some(number) = shown.number(place, &rings, |header| fill_in(header, own, tid)) {
                 number.store(count, Relaxed);
             }
         });
@@ -150,8 +150,13 @@ impl PluginProcess {
     }
 }
 
-fn fill_in(header: &Header, generation: u32, tid: u32) {
-    header.pid.store(std::process::id(), Relaxed);
+/// Returns the process's number and generation.
+fn process_of(header: &Header) -> (u32, u32) {
+    (header.pid.load(Relaxed), header.generation.load(Relaxed))
+}
+
+fn fill_in(header: &Header, (pid, generation): (u32, u32), tid: u32) {
+    header.pid.store(pid, Relaxed);
     header.generation.store(generation, Relaxed);
     header.tid.store(tid, Relaxed);
 }
@@ -171,8 +176,8 @@ impl PluginThread {
     #[cold]
     fn make_number(&mut self, place: usize) -> Option<()> {
         let header = self.ring.header();
-        let (generation, tid) = (header.generation.load(Relaxed), header.tid.load(Relaxed));
-        let fill_in = |header: &Header| fill_in(header, generation, tid);
+        let (own, tid) = (process_of(header), header.tid.load(Relaxed));
+        let fill_in = |header: &Header| fill_in(header, own, tid);
         self.tables.number(place, self.ring.rings(), fill_in).map(|_| ())
     }
 }

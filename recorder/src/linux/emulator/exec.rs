@@ -15,7 +15,12 @@ unsafe extern "C" {
         environment: *const *const c_char,
     ) -> c_int;
     fn eaccess(path: *const c_char, mode: c_int) -> c_int;
+    fn fcntl(file: c_int, command: c_int, ...) -> c_int;
 }
+
+const F_GETFD: c_int = 1;
+const F_SETFD: c_int = 2;
+const FD_CLOEXEC: c_int = 1;
 
 const READ: c_int = 4;
 const EXECUTE: c_int = 1;
@@ -64,6 +69,7 @@ pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, 
     };
     // The emulator reports to the program what it cannot read.
     let Some((path, given, environment)) = given() else { return };
+    let path = if own_file(&path) == Some("exe") { own_program().unwrap_or(path) } else { path };
     let Some(command) = command(&origin, &path, &given).filter(|_| origin.can_be_opened()) else {
         thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
         return;
@@ -71,10 +77,45 @@ pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, 
     let pointers = |texts: &[CString]| -> Vec<*const c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
+    let closed = own_file(&path).and_then(|name| name.strip_prefix("fd/")?.parse().ok()).and_then(keep_open);
     // SAFETY: both lists end with a null, and live until the call returns, if it does.
     unsafe {
         execve(c"/proc/self/exe".as_ptr(), pointers(&command).as_ptr(), pointers(&environment).as_ptr())
     };
+    if let Some(file) = closed {
+        // SAFETY: takes numbers.
+        unsafe { fcntl(file, F_SETFD, FD_CLOEXEC) };
+    }
+}
+
+/// Returns the name of a file in the process's folder in `/proc`.
+fn own_file(path: &CStr) -> Option<&str> {
+    let path = path.to_str().ok()?;
+    if let Some(number) = path.strip_prefix("/dev/fd/") {
+        return path.strip_prefix("/dev/").filter(|_| number.parse::<c_int>().is_ok());
+    }
+    let (process, name) = path.strip_prefix("/proc/")?.split_once('/')?;
+    let is_own = matches!(process, "self" | "thread-self") || process.parse() == Ok(std::process::id());
+    is_own.then_some(name)
+}
+
+/// Returns the path of the program that the emulator executes, and not its own.
+fn own_program() -> Option<CString> {
+    let process = lock();
+    CString::new(process.as_ref()?.program.split(|byte| *byte == 0).next()?).ok()
+}
+
+/// Keeps a descriptor open while a program is executed: the system has opened the program by then, but the emulator
+/// opens it afterwards. Returns the descriptor if it would have been closed.
+fn keep_open(file: c_int) -> Option<c_int> {
+    // SAFETY: takes and returns numbers.
+    let flags = unsafe { fcntl(file, F_GETFD) };
+    if flags < 0 || flags & FD_CLOEXEC == 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { fcntl(file, F_SETFD, flags & !FD_CLOEXEC) };
+    Some(file)
 }
 
 /// Returns the command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is
@@ -127,4 +168,36 @@ pub(super) fn whole_path(path: &[u8]) -> Vec<u8> {
     let named = path.strip_suffix(b"\0").unwrap_or(path);
     fs::canonicalize(OsStr::from_bytes(named))
         .map_or_else(|_| path.to_vec(), |whole| [whole.as_os_str().as_bytes(), b"\0"].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_own_files_in_proc_are_known_by_each_of_their_names() {
+        let pid = std::process::id();
+        for (path, name) in [
+            ("/proc/self/exe", Some("exe")),
+            ("/proc/thread-self/fd/3", Some("fd/3")),
+            (&format!("/proc/{pid}/exe"), Some("exe")),
+            ("/dev/fd/17", Some("fd/17")),
+            ("/dev/fd/x", None),
+            (&format!("/proc/{}/exe", pid + 1), None),
+            ("/proc/self", None),
+            ("/bin/true", None),
+        ] {
+            let path = CString::new(path).unwrap();
+            assert_eq!(own_file(&path), name, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_descriptor_that_would_be_closed_is_kept_open() {
+        let file = fs::File::open("/dev/null").unwrap();
+        assert_eq!(keep_open(file.as_raw_fd()), Some(file.as_raw_fd()));
+        assert_eq!(keep_open(file.as_raw_fd()), None);
+        assert_eq!(keep_open(-1), None);
+    }
 }

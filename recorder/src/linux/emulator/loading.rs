@@ -7,13 +7,16 @@ use super::{
 };
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::{
-    ffi::{OsStr, c_int},
+    ffi::{CStr, OsStr, c_int},
     fmt,
     fs::File,
     io::{self, Write},
     os::fd::AsRawFd,
     process::{Command, Stdio},
 };
+
+/// The name of the plugin's file where it is mapped.
+pub(super) const NAME: &CStr = c"pugmark-plugin";
 
 /// The plugin, which the build script makes.
 static PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plugin.so"));
@@ -66,7 +69,7 @@ impl LoadedPlugin {
     }
 
     pub(super) fn new(version: c_int) -> io::Result<Self> {
-        let mut file = shared::file(c"pugmark-plugin")?;
+        let mut file = shared::file(NAME)?;
         file.write_all(&asking_for(PLUGIN, version)?)?;
         let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
         // SAFETY: takes numbers.

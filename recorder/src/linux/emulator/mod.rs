@@ -230,6 +230,9 @@ impl<'a> Emulation<'a> {
                 any |= process.read();
             }
             any |= self.read_threads()?;
+            if any {
+                self.processes.iter_mut().for_each(|process| process.silent_since = None);
+            }
             if looks && self.written_at.elapsed() > WRITE_EVERY {
                 self.threads.iter_mut().try_for_each(|thread| thread.write(true))?;
                 self.written_at = Instant::now();
@@ -420,11 +423,8 @@ impl<'a> Emulation<'a> {
         if self.ending.is_none() {
             self.ending = ending_of(&mut self.child)?;
         }
-        let main = self.child.id();
-        for process in &mut self.processes {
-            let pid = process.pid();
-            process.over |= if pid == main { self.ending.is_some() } else { !is_alive(pid) };
-        }
+        let main = (self.child.id(), self.ending.is_some());
+        self.processes.iter_mut().for_each(|process| process.look(main));
         let over = self.processes.iter().all(|process| process.over)
             && self.threads.iter().all(|thread| thread.over);
         if self.ending.is_none() || !over {
@@ -473,7 +473,8 @@ impl<'a> Emulation<'a> {
             self.catch_up()?;
             self.end_tracing(Cause::Signal(signal))?;
         }
-        let living = self.processes.iter().filter(|process| !process.over).map(Process::pid);
+        let known = self.processes.iter().filter(|process| !process.over && process.has_number);
+        let living = known.map(Process::pid);
         let main = self.ending.is_none().then(|| self.child.id());
         let pids: HashSet<u32> = living.chain(main).collect();
         for pid in pids {

@@ -159,6 +159,18 @@ fn lock() -> std::sync::MutexGuard<'static, Option<PluginProcess>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the numbers of this process and thread as `/proc` has them, which the recorder has mounted, too: a process in
+/// a namespace of its own has another one there than for itself.
+fn numbers() -> (u32, u32) {
+    let read = || {
+        let link = fs::read_link("/proc/thread-self").ok()?;
+        let (process, thread) = link.to_str()?.split_once("/task/")?;
+        Some((process.parse().ok()?, thread.parse().ok()?))
+    };
+    // SAFETY: takes and returns numbers.
+    read().unwrap_or_else(|| (std::process::id(), unsafe { gettid() } as u32))
+}
+
 fn monotonic() -> u64 {
     const CLOCK_MONOTONIC: c_int = 1;
     let mut time = [0; 2];
@@ -195,7 +207,7 @@ impl PluginProcess {
         parent: Option<(u32, u32, u32)>,
     ) -> Option<Ring> {
         let ring = Ring::create(rings, mapping, |header| {
-            header.pid.store(std::process::id(), Relaxed);
+            header.pid.store(numbers().0, Relaxed);
             header.generation.store(generation, Relaxed);
             header.made.store(monotonic(), Relaxed);
             if let Some((parent, generation, blocks)) = parent {
@@ -235,8 +247,8 @@ impl PluginProcess {
 impl PluginThread {
     fn begin(index: c_uint) -> Option<Box<Self>> {
         // SAFETY: takes and returns numbers.
-        let (pid, tid) = (std::process::id(), unsafe { gettid() } as u32);
-        let starter = starter::of(tid);
+        let starter = starter::of(unsafe { gettid() } as u32);
+        let (pid, tid) = numbers();
         let guard = lock();
         let process = guard.as_ref()?;
         let generation = process.generation;

@@ -2,9 +2,10 @@
 
 use super::{
     super::block::Block,
+    LONGEST_FORK, is_alive, loading,
     plugin::wire::{Kind, MESSAGE, Ring, bytes},
 };
-use std::{collections::HashMap, rc::Rc, sync::atomic::Ordering::Relaxed};
+use std::{collections::HashMap, fs, rc::Rc, sync::atomic::Ordering::Relaxed, time::Instant};
 
 pub(super) const PAGE: u64 = 4096;
 
@@ -19,6 +20,10 @@ pub(super) struct Process {
     pub(super) over: bool,
     /// The number of the processes that it has forked and that were found.
     pub(super) children: u32,
+    /// Its number is not another process's.
+    pub(super) has_number: bool,
+    /// Since when nothing is read of any process.
+    pub(super) silent_since: Option<Instant>,
 }
 
 impl Process {
@@ -29,7 +34,21 @@ impl Process {
             let blocks = parent.blocks[..inherited.min(parent.blocks.len())].to_vec();
             (blocks, parent.pages.clone())
         });
-        Self { ring, blocks, pages, handlers: vec![], over: false, children: 0 }
+        let has_number = has_number(ring.header().pid.load(Relaxed));
+        let (handlers, over, children, silent_since) = (vec![], false, 0, None);
+        Self { ring, blocks, pages, handlers, over, children, has_number, silent_since }
+    }
+
+    /// Looks if the process has ended, while there is nothing to read. `main` is the program's first process, and says
+    /// if that one has.
+    pub(super) fn look(&mut self, (main, main_has_ended): (u32, bool)) {
+        self.over |= match self.pid() {
+            pid if pid == main => main_has_ended,
+            pid if self.has_number => !is_alive(pid),
+            _ => {
+                main_has_ended && self.silent_since.get_or_insert_with(Instant::now).elapsed() >= LONGEST_FORK
+            }
+        };
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -121,6 +140,15 @@ impl Process {
         let mut signals = self.handlers.iter().filter(|(_, handler)| *handler == ip).peekable();
         signals.peek().is_some() && signals.all(|(signal, _)| is_of_fault(*signal))
     }
+}
+
+/// Returns false if another process has this number: one in a namespace of its own that has mounted `/proc` for it does
+/// not know which number it has here. What cannot be looked at is taken for the one that is meant.
+fn has_number(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/maps")).map_or(true, |maps| {
+        let name = loading::NAME.to_bytes();
+        maps.windows(name.len()).any(|text| text == name)
+    })
 }
 
 /// Returns true if an exception causes a signal.
