@@ -72,6 +72,10 @@
 //! that ran before keeps its CPUs; its threads that wait in the kernel are woken when it is attached to and when it is
 //! let go. While a thread runs to where its tracing starts, what other threads replace of its code is not seen in
 //! theirs.
+//!
+//! In the emulator, a process that vfork or posix_spawn makes has memory of its own: posix_spawn does not return the
+//! error of a program that cannot be executed. System calls that the emulator lacks fail with ENOSYS (clone3, ptrace,
+//! before QEMU 8 execveat), and limits of memory (RLIMIT_AS) are not set.
 
 pub mod files;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -56,12 +56,12 @@ mod plain {
         a2: u64,
         a3: u64,
         a4: u64,
-        _: u64,
+        a5: u64,
         _: u64,
         _: u64,
         _: u64,
     ) {
-        calls::before(index, number, [a1, a2, a3, a4]);
+        calls::before(index, number, [a1, a2, a3, a4, a5]);
     }
 
     pub(super) extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
@@ -100,13 +100,13 @@ mod data {
         a2: u64,
         a3: u64,
         a4: u64,
-        _: u64,
+        a5: u64,
         _: u64,
         _: u64,
         _: u64,
         _: *mut c_void,
     ) {
-        calls::before(index, number, [a1, a2, a3, a4]);
+        calls::before(index, number, [a1, a2, a3, a4, a5]);
     }
 
     pub(super) extern "C" fn after_call(index: c_uint, number: i64, result: i64, _: *mut c_void) {

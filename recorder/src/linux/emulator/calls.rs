@@ -1,7 +1,10 @@
 //! The program's system calls: what each of them changes.
 
 use super::{KERNEL_TICKS, exec, fork, lock, program_memory, starter, wire::Kind, with_thread};
-use std::{ffi::c_uint, sync::atomic::Ordering::Relaxed};
+use std::{
+    ffi::{c_int, c_uint},
+    sync::atomic::Ordering::Relaxed,
+};
 
 const MMAP: i64 = 9;
 const MPROTECT: i64 = 10;
@@ -18,6 +21,7 @@ const PRCTL: i64 = 157;
 const EXIT_GROUP: i64 = 231;
 const PKEY_MPROTECT: i64 = 329;
 const SECCOMP: i64 = 317;
+const EXECVEAT: i64 = 322;
 const CLONE3: i64 = 435;
 
 const PR_SET_SECCOMP: u64 = 22;
@@ -33,8 +37,8 @@ fn is_of_fault(signal: u64) -> bool {
     SIGNALS.contains(&signal)
 }
 
-pub(super) fn before(index: c_uint, number: i64, arguments: [u64; 4]) {
-    let [a1, a2, a3, _] = arguments;
+pub(super) fn before(index: c_uint, number: i64, arguments: [u64; 5]) {
+    let [a1, a2, a3, a4, a5] = arguments;
     starter::calls(index);
     match number {
         FORK | VFORK => starter::before_start(0),
@@ -62,7 +66,11 @@ pub(super) fn before(index: c_uint, number: i64, arguments: [u64; 4]) {
             }
             RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
             EXIT | EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),
-            EXECVE => exec::follow_exec(thread, a1, a2, a3),
+            EXECVE => exec::follow_exec(thread, exec::Named::by(a1), a2, a3),
+            EXECVEAT => {
+                let (folder, flags) = (a1 as c_int, a5 as c_int);
+                exec::follow_exec(thread, exec::Named { folder, path: a2, flags }, a3, a4);
+            }
             CLONE | CLONE3 | FORK | VFORK => starter::starts(thread),
             PRCTL if a1 == PR_SET_SECCOMP => drop(thread.ring.write(Kind::Seccomp, &[])),
             SECCOMP if a1 <= SECCOMP_SET_MODE_FILTER => drop(thread.ring.write(Kind::Seccomp, &[])),
@@ -82,7 +90,7 @@ pub(super) fn after(index: c_uint, number: i64, result: i64) {
     with_thread(index, |thread| {
         thread.waited += KERNEL_TICKS;
         thread.follow_clock();
-        let [a1, a2, a3, a4] = thread.arguments;
+        let [a1, a2, a3, a4, _] = thread.arguments;
         let maps_code = match number {
             MMAP => a3 & PROT_EXEC != 0 || a4 & MAP_FIXED != 0,
             MPROTECT | MREMAP | SHMAT | PKEY_MPROTECT => true,

@@ -52,9 +52,41 @@ impl Origin {
     }
 }
 
+/// How a program names the file that it executes: as in execveat(2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named {
+    pub(super) folder: c_int,
+    /// The address of the path.
+    pub(super) path: u64,
+    pub(super) flags: c_int,
+}
+
+const AT_FDCWD: c_int = -100;
+const AT_SYMLINK_NOFOLLOW: c_int = 0x100;
+const AT_EMPTY_PATH: c_int = 0x1000;
+
+impl Named {
+    /// Names a file as execve(2) does.
+    pub(super) const fn by(path: u64) -> Self {
+        Self { folder: AT_FDCWD, path, flags: 0 }
+    }
+
+    /// Returns a path of the file whose path from the folder is this one.
+    fn whole(self, path: CString) -> Option<CString> {
+        let text = path.to_bytes();
+        let folder = format!("/proc/self/fd/{}", self.folder);
+        match text {
+            [] if self.flags & AT_EMPTY_PATH != 0 && self.folder >= 0 => CString::new(folder).ok(),
+            [] | [b'/', ..] => Some(path),
+            _ if self.folder == AT_FDCWD => Some(path),
+            _ => CString::new([folder.as_bytes(), b"/", text].concat()).ok(),
+        }
+    }
+}
+
 /// Executes another program under the emulator instead of beside it. If that is not possible, the emulator executes it
 /// as it does without a plugin, or reports to the program what is wrong.
-pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, environment: u64) {
+pub(super) fn follow_exec(thread: &mut PluginThread, named: Named, arguments: u64, environment: u64) {
     let Some(origin) = lock().as_ref().map(|process| process.origin.clone()) else { return };
     thread.ring.write(Kind::Exec, &[]);
     if origin.count {
@@ -64,20 +96,22 @@ pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, 
         return;
     }
     let given = || {
-        let path = program_memory::text(path)?;
+        let path = named.whole(program_memory::text(named.path)?)?;
         Some((path, program_memory::texts(arguments)?, program_memory::texts(environment)?))
     };
     // The emulator reports to the program what it cannot read.
     let Some((path, given, environment)) = given() else { return };
     let path = if own_file(&path) == Some("exe") { own_program().unwrap_or(path) } else { path };
-    let Some(command) = command(&origin, &path, &given).filter(|_| origin.can_be_opened()) else {
+    let can_be = named.flags & AT_SYMLINK_NOFOLLOW == 0 && origin.can_be_opened();
+    let Some(command) = command(&origin, &path, &given).filter(|_| can_be) else {
         thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
         return;
     };
     let pointers = |texts: &[CString]| -> Vec<*const c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
-    let closed = own_file(&path).and_then(|name| name.strip_prefix("fd/")?.parse().ok()).and_then(keep_open);
+    let descriptor = |name: &str| name.strip_prefix("fd/")?.split('/').next()?.parse().ok();
+    let closed = own_file(&path).and_then(descriptor).and_then(keep_open);
     // SAFETY: both lists end with a null, and live until the call returns, if it does.
     unsafe {
         execve(c"/proc/self/exe".as_ptr(), pointers(&command).as_ptr(), pointers(&environment).as_ptr())
@@ -190,6 +224,25 @@ mod tests {
         ] {
             let path = CString::new(path).unwrap();
             assert_eq!(own_file(&path), name, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_can_be_named_by_a_descriptor() {
+        for (folder, flags, path, whole) in [
+            (AT_FDCWD, 0, "a/b", "a/b"),
+            (AT_FDCWD, AT_EMPTY_PATH, "", ""),
+            (7, 0, "/a", "/a"),
+            (7, 0, "a/b", "/proc/self/fd/7/a/b"),
+            (7, AT_EMPTY_PATH, "", "/proc/self/fd/7"),
+            (7, 0, "", ""),
+        ] {
+            let named = Named { folder, path: 0, flags };
+            assert_eq!(
+                named.whole(CString::new(path).unwrap()),
+                CString::new(whole).ok(),
+                "{named:?} {path}"
+            );
         }
     }
 

@@ -148,7 +148,7 @@ struct PluginThread {
     /// Time that did not pass by instructions.
     waited: u64,
     /// The arguments of the system call in progress.
-    arguments: [u64; 4],
+    arguments: [u64; 5],
     /// The number of threads and processes that it has started, or tried to.
     starts: u32,
     tables: counts::Tables,
@@ -260,7 +260,7 @@ impl PluginThread {
             starter::fill_in(starter, header);
         })?;
         let first = !HAS_THREADS.load(Relaxed) || index == 0;
-        let (expected, waited, arguments, starts, counted_at_begin) = (0, 0, [0; 4], 0, 0);
+        let (expected, waited, arguments, starts, counted_at_begin) = (0, 0, [0; 5], 0, 0);
         let tables = counts::Tables::default();
         let mut thread =
             Self { ring, index, first, counted_at_begin, expected, waited, arguments, starts, tables };
