@@ -41,7 +41,7 @@ int main(int count, char **words) {
 }
 "#;
 
-pub(crate) fn is_root() -> bool {
+fn is_root() -> bool {
     // SAFETY: takes nothing and returns a number.
     unsafe { libc::geteuid() == 0 }
 }
