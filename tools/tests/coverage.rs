@@ -184,6 +184,78 @@ fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
     assert_eq!((read, drcov.basic_blocks.len() as u64), (hit, number(&ten, "blocks_hit")));
 }
 
+/// Inputs together have the lines that lcov finds in any of them, and each edge as often as all of them.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn inputs_together_have_the_lines_of_lcov_and_each_says_what_it_adds() {
+    let folder = Scratch::new("union");
+    fs::write(folder.0.join("program.c"), PROGRAM).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O1", "-no-pie", "-o", "program", "program.c"]).current_dir(&folder.0);
+    if cc.output().is_err() {
+        return println!("skipped: a compiler is not installed");
+    }
+    let inputs = [("none", &[][..]), ("ten", &["10"]), ("twenty", &["20"]), ("three", &["1", "2", "3"])];
+    for (name, words) in inputs {
+        let output = folder.pugmark(&[&["record", "-o", name, "--", "./program"], words].concat());
+        assert!(folder.0.join(name).is_dir(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder.text(&["coverage", "-f", "lcov", "-o", &format!("{name}.info"), name]);
+    }
+    let edges = |arguments: &[&str]| -> BTreeMap<(String, String), u64> {
+        let text = folder.text(&[&["coverage", "-f", "edges"], arguments].concat());
+        let row = |line: &str| -> Option<((String, String), u64)> {
+            let mut words = line.split_whitespace();
+            Some(((words.next()?.into(), words.next()?.into()), words.next()?.parse().ok()?))
+        };
+        text.lines().filter_map(row).collect()
+    };
+    let mut sum = BTreeMap::new();
+    let mut added = vec![];
+    for (name, _) in inputs {
+        let own = edges(&[name]);
+        let before = sum.len();
+        for (edge, count) in &own {
+            *sum.entry(edge.clone()).or_default() += count;
+        }
+        added.push([own.len(), sum.len() - before]);
+    }
+    let union = ["--union", "ten", "--union", "twenty", "--union", "three", "none"];
+    assert_eq!(edges(&union), sum);
+    let rows = folder.json(&[&["coverage", "-f", "edges", "--added"][..], &union].concat());
+    let rows = rows["traces"].as_array().unwrap();
+    let counts = rows.iter().map(|row| ["edges", "added"].map(|name| row[name].as_u64().unwrap() as usize));
+    assert_eq!(counts.collect::<Vec<_>>(), added);
+    assert_eq!(
+        rows.iter().map(|row| row["trace"].as_str().unwrap()).collect::<Vec<_>>(),
+        inputs.map(|(name, _)| name)
+    );
+    // The third executes more often what the second has executed. All of the first one's are new.
+    assert!(
+        added[0][0] == added[0][1] && added[1][1] > 0 && added[2][1] == 0 && added[3][1] > 0,
+        "{added:?}"
+    );
+    let of_program = folder.text(&[&["coverage", "--added"][..], &union].concat());
+    assert!(of_program.lines().nth(3).is_some_and(|line| line.ends_with(" 0  twenty")), "{of_program}");
+    folder.text(&[&["coverage", "-f", "lcov", "-o", "union.info"][..], &union].concat());
+    let mut lcov = Command::new("lcov");
+    lcov.args(inputs.iter().flat_map(|(name, _)| ["-a".into(), format!("{name}.info")]));
+    lcov.args(["-o", "sum.info"]).current_dir(&folder.0);
+    if lcov.output().is_err() {
+        return println!("skipped: lcov is not installed");
+    }
+    // lcov adds up the counts of lines, and a line has the count of its most frequent block: of all runs together.
+    let lines = |name: &str| -> BTreeMap<u64, bool> {
+        let text = fs::read_to_string(folder.0.join(name)).unwrap();
+        let line = |line: &str| {
+            let (number, count) = line.strip_prefix("DA:")?.split_once(',')?;
+            Some((number.parse().ok()?, count != "0"))
+        };
+        text.lines().filter_map(line).collect()
+    };
+    assert_eq!(lines("union.info"), lines("sum.info"));
+    assert!(lines("sum.info").values().any(|hit| *hit));
+}
+
 /// The difference between traces of different builds, or at different addresses, is refused: an address has two
 /// meanings.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -25,7 +25,9 @@ pub(crate) use executed::Executed;
 use formats::Report;
 use pugmark_decoder_core::block_cache::edges::EDGES;
 use same_code::CodeOf;
+use serde_json::json;
 use std::{
+    collections::BTreeSet,
     fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -38,6 +40,8 @@ use std::{
 Examples:
   pugmark coverage a.rec                                      functions, and how much of each was executed
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
+  pugmark coverage --union b.rec a.rec                        of both together, in any format
+  pugmark coverage --added --union b.rec --union c.rec a.rec  which of them has executed what the ones before have not
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
   pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it")]
@@ -51,6 +55,12 @@ pub struct CoverageOptions {
     /// Compare with this trace: + is what only it has executed, - what only the last argument has
     #[arg(long, value_name = "TRACE")]
     diff: Option<PathBuf>,
+    /// Add what this trace has executed; repeatable
+    #[arg(long, value_name = "TRACE")]
+    union: Vec<PathBuf>,
+    /// Print how many edges each trace has, and how many of them no trace before it has: TRACE, then those of --union
+    #[arg(long, conflicts_with_all = ["diff", "out"])]
+    added: bool,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -83,20 +93,24 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     if options.format == CoverageFormat::Afl {
         return options.map(&mut progress);
     }
-    let trace = &options.input.trace;
     let mut verdict = Verdict::default();
     let traces = options.input.traces(&mut verdict)?;
     let mut code = covered(&options.input, &traces, &mut progress)?;
     let of = options.file(&traces)?.map(|of| CountedFile::load(&of, &code)).transpose()?;
+    let mut lanes = vec![code.len()];
+    for other in &options.union {
+        let others = options.others("--union", other, (&code, of.as_ref()), &mut verdict, &mut progress)?;
+        lanes.push(others.len());
+        code.extend(others);
+    }
+    if options.added {
+        options.print_added(&code, &lanes, of.as_ref())?;
+        verdict.errors += code.iter().map(|lane| lane.executed.errors).sum::<usize>();
+        return Ok(verdict.status());
+    }
     let executed = merged(&code, of.as_ref());
     let other = options.diff.as_ref().map(|other| {
-        let mut input = options.input.clone();
-        (input.trace, input.more) = (other.clone(), vec![]);
-        let traces = input.traces(&mut verdict)?;
-        let others = covered(&input, &traces, &mut progress)?;
-        if let Some(of) = &of {
-            same_code::check(of, &CodeOf { trace, parts: &code }, &CodeOf { trace: other, parts: &others })?;
-        }
+        let others = options.others("--diff", other, (&code, of.as_ref()), &mut verdict, &mut progress)?;
         let executed = merged(&others, of.as_ref());
         code.extend(others);
         anyhow::Ok(executed)
@@ -157,6 +171,52 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
 }
 
 impl CoverageOptions {
+    /// Decodes another trace, which an option names, of the code that the first one is of.
+    fn others(
+        &self,
+        option: &str,
+        other: &Path,
+        (code, of): (&[CoveredLane], Option<&CountedFile>),
+        verdict: &mut Verdict,
+        progress: &mut Progress,
+    ) -> Result<Vec<CoveredLane>> {
+        let mut input = self.input.clone();
+        (input.trace, input.more) = (other.into(), vec![]);
+        let others = covered(&input, &input.traces(verdict)?, progress)?;
+        if let Some(of) = of {
+            let new = CodeOf { trace: &self.input.trace, parts: code };
+            same_code::check(option, of, &new, &CodeOf { trace: other, parts: &others })?;
+        }
+        Ok(others)
+    }
+
+    /// Prints the number of edges of each trace, and of those that no trace before it has. `lanes` are the numbers of
+    /// lanes of the traces.
+    fn print_added(&self, code: &[CoveredLane], lanes: &[usize], of: Option<&CountedFile>) -> Result<()> {
+        let (mut rows, mut seen, mut rest) = (vec![], BTreeSet::new(), code);
+        for (trace, count) in std::iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
+            let (own, after) = rest.split_at(*count);
+            rest = after;
+            let executed = own.iter().map(|CoveredLane { code, executed, .. }| match of {
+                Some(of) => executed.of_file(of.place(), of.moved_in(code)),
+                None => executed.clone(),
+            });
+            let edges: BTreeSet<_> = executed.flat_map(|executed| executed.edges.into_keys()).collect();
+            let before = seen.len();
+            seen.extend(edges.iter().copied());
+            rows.push((edges.len(), seen.len() - before, trace.display().to_string()));
+        }
+        output::page(|out| {
+            if self.json {
+                let row = |(edges, added, trace): &(usize, usize, String)| json!({ "trace": trace, "edges": edges, "added": added });
+                return writeln!(out, "{}", json!({ "traces": rows.iter().map(row).collect::<Vec<_>>() }));
+            }
+            writeln!(out, "{:>10} {:>10}  trace", "edges", "added")?;
+            rows.iter()
+                .try_for_each(|(edges, added, trace)| writeln!(out, "{edges:>10} {added:>10}  {trace}"))
+        })
+    }
+
     fn check(&self) -> Result<()> {
         use CoverageFormat::{Afl, Drcov, Lcov, Lines};
         ensure!(
@@ -188,10 +248,16 @@ impl CoverageOptions {
     fn map(&self, progress: &mut Progress) -> Result<ExitCode> {
         let mut map = Box::new([0; EDGES]);
         let mut verdict = Verdict::default();
-        for traced in self.input.traces(&mut verdict)? {
-            let loaded = LoadedSession::load(&self.input, &traced, progress)?;
-            let sections = loaded.sections();
-            verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);
+        for trace in std::iter::once(None).chain(self.union.iter().map(Some)) {
+            let mut input = self.input.clone();
+            if let Some(trace) = trace {
+                (input.trace, input.more) = (trace.clone(), vec![]);
+            }
+            for traced in input.traces(&mut verdict)? {
+                let loaded = LoadedSession::load(&input, &traced, progress)?;
+                let sections = loaded.sections();
+                verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);
+            }
         }
         self.write(&map[..])?;
         Ok(verdict.status())

@@ -26,25 +26,25 @@ impl CodeOf<'_> {
     }
 }
 
-/// Checks that the code of a file is the same in both traces, and at the same addresses. A trace whose code has no part
+/// Checks that the code of a file is the same in both traces, and at the same addresses; `option` names the other one. A trace whose code has no part
 /// of the file passes: it did not execute the file.
 ///
 /// # Errors
 /// If the code is not the same.
-pub(super) fn check(of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
+pub(super) fn check(option: &str, of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
     let file = object::File::parse(&*of.bytes).with_context(|| of.path.display().to_string())?;
     let moved = old.parts.iter().find_map(|lane| symbols::moved(&file, &lane.code.sections()));
     let (of_path, of_old) = (of.path.display(), old.trace.display());
     match moved {
         None => ensure!(
             !old.is_program(&of.path),
-            "--diff: {of_path} has changed since {of_old} was recorded, and not since {} was: \
+            "{option}: {of_path} has changed since {of_old} was recorded, and not since {} was: \
              compare traces of one build",
             new.trace.display()
         ),
         Some(moved) => ensure!(
             moved == of.moved,
-            "--diff: {of_path} is loaded at {:#x} in {} and at {moved:#x} in {of_old}: record it at one address, as \
+            "{option}: {of_path} is loaded at {:#x} in {} and at {moved:#x} in {of_old}: record it at one address, as \
              `pugmark record` does without --aslr, or `setarch -R perf record`",
             of.moved,
             new.trace.display()
@@ -56,7 +56,7 @@ pub(super) fn check(of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Res
             && new != old
         {
             bail!(
-                "--diff: {} at {:#x} is not the same code in both traces: compare traces of one build",
+                "{option}: {} at {:#x} is not the same code in both traces: compare traces of one build",
                 piece.name,
                 piece.addresses.start
             );
