@@ -15,6 +15,7 @@ use crate::output;
 use crate::symbols::TracedSymbols;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use picture::FlamePicture;
 use rustc_hash::FxHashMap;
 use std::{cell::RefCell, fs, io::Write, path::PathBuf, process::ExitCode, rc::Rc};
 use tree::FlameTree;
@@ -23,9 +24,9 @@ use tree::FlameTree;
 /// example.
 const LOST: &str = "[lost]";
 const NOT_TRACED: &str = "[not traced]";
-/// The most functions in a chain. A longer one keeps its outermost functions and the innermost one: a line for each of
-/// many thousand nested calls would be gigabytes.
-const MOST_IN_CHAIN: usize = 1024;
+/// The most functions in a chain, unless another number is asked for. A line for each of many thousand nested calls
+/// would be gigabytes.
+const DEPTH: usize = 256;
 
 /// The options of `pugmark flamegraph`.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +34,7 @@ const MOST_IN_CHAIN: usize = 1024;
 Examples:
   pugmark flamegraph -o a.svg a.rec                   then open a.svg in a browser
   pugmark flamegraph -f folded a.rec                  one line for each chain of calls, for other programs
+  pugmark flamegraph --diff old.rec -o a.svg new.rec  red has become dearer, blue cheaper
   pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded")]
 pub struct FlameOptions {
     /// svg: a picture; folded: lines of functions, the outermost first, and a count
@@ -41,6 +43,15 @@ pub struct FlameOptions {
     /// Count instructions, or time
     #[arg(long, value_enum, default_value_t = FlameMeasure::Instructions, hide_possible_values = true)]
     by: FlameMeasure,
+    /// Draw at most N functions of a chain: the outermost ones and the innermost
+    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = depth)]
+    depth: usize,
+    /// Draw functions below their callers, not above
+    #[arg(long)]
+    icicle: bool,
+    /// Compare with this trace: red takes more than there, blue takes less
+    #[arg(long, value_name = "TRACE")]
+    diff: Option<PathBuf>,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -70,17 +81,22 @@ enum FlameMeasure {
 /// be written.
 pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let mut tree = FlameTree::new();
-    let (mut unit, mut verdict) = (Unit::Instructions, Verdict::default());
-    let traces = options.input.traces(&mut verdict)?;
-    for traced in &traces {
-        let wrong;
-        (unit, wrong) = options.add(traced, traces.len() > 1, &mut tree, &mut progress)?;
-        verdict.errors += wrong;
-    }
-    ensure!(tree.total() > 0, "nothing was executed in the trace: `pugmark decode` says why");
+    let mut verdict = Verdict::default();
+    let (tree, unit) = options.tree(&options.input, &mut verdict, &mut progress)?;
+    ensure!(
+        options.diff.is_none() || options.format == FlameFormat::Svg,
+        "--diff: folded stacks have one count; for the picture leave out -f folded"
+    );
+    let before = options.diff.as_ref().map(|other| {
+        let mut input = options.input.clone();
+        (input.trace, input.more) = (other.clone(), vec![]);
+        options.tree(&input, &mut verdict, &mut progress)
+    });
+    let before = before.transpose()?.map(|(tree, _)| tree);
+    let picture =
+        || FlamePicture { tree: &tree, unit: unit.name(), hangs: options.icicle, before: before.as_ref() };
     let fill = |out: &mut dyn Write| match options.format {
-        FlameFormat::Svg => out.write_all(picture::svg(&tree, unit.name()).as_bytes()),
+        FlameFormat::Svg => out.write_all(picture().svg().as_bytes()),
         FlameFormat::Folded => tree.write_folded(out),
     };
     match &options.out {
@@ -95,17 +111,41 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     Ok(verdict.status())
 }
 
+/// Reads the number of functions of a chain.
+fn depth(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|depth| *depth > 0).ok_or_else(|| "not a number above 0".into())
+}
+
 impl FlameOptions {
+    /// Returns the tree of all traces of an input, and the unit of its counts.
+    fn tree(
+        &self,
+        input: &Input,
+        verdict: &mut Verdict,
+        progress: &mut Progress,
+    ) -> Result<(FlameTree, Unit)> {
+        let (mut tree, mut unit) = (FlameTree::new(), Unit::Instructions);
+        let traces = input.traces(verdict)?;
+        for traced in &traces {
+            let wrong;
+            (unit, wrong) = self.add(input, traced, traces.len() > 1, &mut tree, progress)?;
+            verdict.errors += wrong;
+        }
+        ensure!(tree.total() > 0, "nothing was executed in the trace: `pugmark decode` says why");
+        Ok((tree, unit))
+    }
+
     /// Adds a recording to the tree: each thread below its name, if there are several. Returns the unit of counts,
     /// and the number of errors.
     fn add(
         &self,
+        input: &Input,
         traced: &Traced,
         several: bool,
         tree: &mut FlameTree,
         progress: &mut Progress,
     ) -> Result<(Unit, usize)> {
-        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let named = NamedSession::load(input, traced, &self.symbols, progress)?;
         let by_time = self.by == FlameMeasure::Time;
         let clock = named.loaded.clock;
         ensure!(
@@ -114,13 +154,13 @@ impl FlameOptions {
         );
         let clock = if by_time { clock } else { TraceClock::INSTRUCTIONS };
         let several = several || named.names.len() > 1;
-        let tree = RefCell::new(tree);
+        let (tree, depth) = (RefCell::new(tree), self.depth);
         let visitor = |(lane, names): (usize, &Rc<TracedSymbols>)| {
             let title = named.part(lane).filter(|_| several).map(IndexedPart::title);
             let (mut stack, tree, names) = (None, &tree, names.clone());
             move |time: Time, what: CallEvent| {
                 let tree = &mut **tree.borrow_mut();
-                let stack = stack.get_or_insert_with(|| FlameStack::new(tree, title.as_deref()));
+                let stack = stack.get_or_insert_with(|| FlameStack::new(tree, title.as_deref(), depth));
                 stack.call_event(tree, time.at, &what, |to| names.name(to));
             }
         };
@@ -134,6 +174,8 @@ impl FlameOptions {
 struct FlameStack {
     /// The nodes from the trace's own to the innermost function's.
     nodes: Vec<usize>,
+    /// The most functions in a chain.
+    depth: usize,
     /// The nodes below each node, by the addresses at which they were entered.
     entered: FxHashMap<(usize, u64), usize>,
     /// The amount before; unknown before anything has happened.
@@ -143,9 +185,9 @@ struct FlameStack {
 }
 
 impl FlameStack {
-    fn new(tree: &mut FlameTree, title: Option<&str>) -> Self {
+    fn new(tree: &mut FlameTree, title: Option<&str>, depth: usize) -> Self {
         let own = title.map_or(FlameTree::ROOT, |title| tree.child(FlameTree::ROOT, title));
-        Self { nodes: vec![own], entered: FxHashMap::default(), before: None, is_lost: false }
+        Self { nodes: vec![own], depth, entered: FxHashMap::default(), before: None, is_lost: false }
     }
 
     fn call_event(&mut self, tree: &mut FlameTree, now: u64, what: &CallEvent, name: impl Fn(u64) -> String) {
@@ -174,7 +216,7 @@ impl FlameStack {
     /// Returns the node below which the next function is added.
     fn caller(&self) -> usize {
         // The first node is the trace's own.
-        self.nodes.get(MOST_IN_CHAIN - 1).copied().unwrap_or_else(|| self.innermost())
+        self.nodes.get(self.depth - 1).copied().unwrap_or_else(|| self.innermost())
     }
 
     fn innermost(&self) -> usize {
@@ -199,7 +241,7 @@ mod tests {
 
     fn folded(call_events: &[(u64, CallEvent)]) -> String {
         let mut tree = FlameTree::new();
-        let mut stack = FlameStack::new(&mut tree, None);
+        let mut stack = FlameStack::new(&mut tree, None, 1024);
         for (now, what) in call_events {
             stack.call_event(&mut tree, *now, what, |to| format!("f{to}"));
         }

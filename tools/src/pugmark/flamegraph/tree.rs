@@ -66,6 +66,21 @@ impl FlameTree {
         totals
     }
 
+    /// Returns the cost in another tree of the same chain of calls as each node, with its callees.
+    pub(super) fn totals_in(&self, other: &Self) -> Vec<u64> {
+        let totals = other.totals();
+        let mut same = vec![None; self.nodes.len()];
+        same[Self::ROOT] = Some(Self::ROOT);
+        // A child's number is greater than its parent's.
+        for (number, node) in self.nodes.iter().enumerate() {
+            for child in &node.children {
+                let key = same[number].map(|node| (node, self.nodes[*child].name.clone()));
+                same[*child] = key.and_then(|key| other.children.get(&key).copied());
+            }
+        }
+        same.into_iter().map(|node| node.map_or(0, |node| totals[node])).collect()
+    }
+
     /// Returns the children of a node, by name.
     pub(super) fn children(&self, node: usize) -> Vec<usize> {
         let mut children = self.nodes[node].children.clone();

@@ -1,7 +1,10 @@
 //! `pugmark timeline`: which function ran when, as a page for a browser, a trace for Perfetto, or a profile for the
 //! Firefox profiler.
 
+mod chunks;
+mod drawer;
 mod firefox;
+mod levels;
 mod page;
 mod perfetto;
 
@@ -9,7 +12,7 @@ use super::{
     named_session::NamedSession,
     options::Input,
     progress::Progress,
-    recording::{IndexedPart, Traced},
+    recording::IndexedPart,
     verdict::Verdict,
     visitors::{CallEvent, MarkKind, Time, Unit},
 };
@@ -17,7 +20,11 @@ use crate::output;
 use crate::symbols::{SourceLine, TracedSymbols};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use drawer::{Drawer, DrawnCall, DrawnCallSink};
 use std::{cell::RefCell, collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode, rc::Rc};
+
+/// The error where there is nothing to draw.
+const NOTHING: &str = "nothing was executed in the trace: `pugmark decode` says why";
 
 /// The options of `pugmark timeline`.
 #[derive(Args, Clone, Debug)]
@@ -33,9 +40,12 @@ pub struct TimelineOptions {
     /// Write to this file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Draw at most N calls, the first ones
+    /// Draw at most N calls, the first ones; a page always has the whole run
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     calls: usize,
+    /// Make the page at most N MB large: the shortest calls are merged with their neighbours
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    megabytes: u64,
     /// Take the names of functions from this file, too; repeatable
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
@@ -121,42 +131,34 @@ struct Drawing {
 /// If there is no trace or no code, nothing was executed, or the file cannot be written.
 pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let mut drawing = Drawing { unit: Unit::Instructions, names: vec![], places: vec![], tracks: vec![] };
-    let (mut of_names, mut of_places) = (HashMap::new(), HashMap::new());
-    let (mut left, mut verdict) = (options.calls, Verdict::default());
-    for traced in options.input.traces(&mut verdict)? {
-        let mut names = Numbers { numbers: &mut of_names, all: &mut drawing.names };
-        let mut places = Numbers { numbers: &mut of_places, all: &mut drawing.places };
-        let (tracks, unit, wrong) =
-            options.tracks(&traced, &mut names, &mut places, &mut left, &mut progress)?;
-        drawing.tracks.extend(tracks);
-        drawing.unit = unit;
-        verdict.errors += wrong;
-    }
-    let drawn: usize = drawing.tracks.iter().map(|track| track.slices.len()).sum();
-    ensure!(drawn > 0, "nothing was executed in the trace: `pugmark decode` says why");
-    if left == 0 {
-        output::tell(format_args!("pugmark: warning: only the first {drawn} calls are drawn: --calls N"));
-    }
+    let mut walk = TimelineWalk::new(options);
+    let (calls, bytes) = match options.format {
+        TimelineFormat::Html => page::page(&mut walk, &mut progress)?,
+        format => {
+            let calls = walk.first_calls(options.calls, &mut progress)?;
+            let drawing = &walk.drawing;
+            let bytes = match format {
+                TimelineFormat::Firefox => firefox::profile(drawing)?,
+                _ => perfetto::trace(drawing),
+            };
+            (calls, bytes)
+        }
+    };
+    let drawing = &walk.drawing;
     if drawing.unit == Unit::Instructions && drawing.tracks.len() > 1 {
         output::tell(format_args!(
             "pugmark: warning: without TSC packets each thread begins at 0: pugmark record --tsc --mtc --cyc"
         ));
     }
-    let bytes = match options.format {
-        TimelineFormat::Html => page::page(&drawing).into_bytes(),
-        TimelineFormat::Perfetto => perfetto::trace(&drawing),
-        TimelineFormat::Firefox => firefox::profile(&drawing)?,
-    };
     let file = options.out.display();
     fs::write(&options.out, bytes).with_context(|| format!("cannot write {file}"))?;
-    let count = |number, one: &str| match number {
+    let count = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),
         several => format!("{several} {one}s"),
     };
-    let (calls, threads) = (count(drawn, "call"), count(drawing.tracks.len(), "thread"));
+    let (calls, threads) = (count(calls, "call"), count(drawing.tracks.len() as u64, "thread"));
     output::print(|out| writeln!(out, "{file}: {calls} of {threads}"))?;
-    Ok(verdict.status())
+    Ok(walk.verdict.status())
 }
 
 /// A change in a track: the begin or end of a function, or a loss.
@@ -211,105 +213,129 @@ impl<T: Clone + Eq + Hash> Numbers<'_, T> {
     }
 }
 
-impl TimelineOptions {
-    /// Returns the tracks of all threads in which anything was executed or lost, the unit of time, and the number of
-    /// errors.
-    fn tracks(
-        &self,
-        traced: &Traced,
-        numbers: &mut Numbers<'_, String>,
-        places: &mut Numbers<'_, SourceLine>,
-        left: &mut usize,
-        progress: &mut Progress,
-    ) -> Result<(Vec<Track>, Unit, usize)> {
-        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
-        let shared = RefCell::new((numbers, places, left));
-        let mut drawers: Vec<_> = named.names.iter().map(|_| Drawer::default()).collect();
-        let visitor = |(drawer, names): (_, &Rc<TracedSymbols>)| {
-            let (names, shared): (_, &RefCell<_>) = (names.clone(), &shared);
-            let drawer: &mut Drawer = drawer;
-            move |time: Time, what: CallEvent| {
-                let (numbers, places, left) = &mut *shared.borrow_mut();
-                let mut name = |from: Option<u64>, to| {
-                    let call = from.and_then(|from| names.line(from)).map(|line| places.of(line));
-                    (numbers.of(names.name(to)), call)
-                };
-                drawer.add(time, what, &mut name, left);
-            }
-        };
-        let mut visitors: Vec<_> = drawers.iter_mut().zip(&named.names).map(visitor).collect();
-        let (ends, errors) = named.walk(progress, &mut visitors);
-        drop(visitors);
-        let mut tracks = vec![];
-        for (lane, (mut drawer, end)) in drawers.into_iter().zip(ends).enumerate() {
-            drawer.lost_until(end);
-            let mut track = drawer.track;
-            let part = named.part(lane);
-            track.name = part.map_or("trace".into(), IndexedPart::title);
-            let number = |of: fn(&IndexedPart) -> Option<i32>| part.and_then(of).unwrap_or(1);
-            (track.pid, track.tid) = (number(|part| part.pid), number(|part| part.tid));
-            if named.names.len() == 1 || !track.slices.is_empty() || !track.losses.is_empty() {
-                tracks.push(track);
-            }
-        }
-        Ok((tracks, named.loaded.clock.unit, errors))
+/// A walk through all traces that makes a drawing.
+struct TimelineWalk<'o> {
+    options: &'o TimelineOptions,
+    drawing: Drawing,
+    verdict: Verdict,
+    /// The time at which the last thread ends.
+    end: u64,
+}
+
+impl<'o> TimelineWalk<'o> {
+    fn new(options: &'o TimelineOptions) -> Self {
+        let drawing = Drawing { unit: Unit::Instructions, names: vec![], places: vec![], tracks: vec![] };
+        Self { options, drawing, verdict: Verdict::default(), end: 0 }
     }
-}
 
-/// A visitor that turns calls and returns into slices.
-#[derive(Default)]
-struct Drawer {
-    track: Track,
-    /// The functions that have not been left: their slices; `None` where no more are drawn.
-    open: Vec<Option<(Slice, u64)>>,
-    /// The time of a loss, its reason, and the number of functions entered before.
-    loss: Option<(u64, String, usize)>,
-    entered: usize,
-}
+    /// Draws the first `most` calls. Returns their number.
+    fn first_calls(&mut self, most: usize, progress: &mut Progress) -> Result<u64> {
+        let limit = RefCell::new(CallLimit { left: most, cut: None });
+        self.walk(
+            progress,
+            |_| FirstCalls { limit: &limit, slices: vec![] },
+            |sink, track| track.slices = sink.slices,
+        )?;
+        let tracks = &self.drawing.tracks;
+        let drawn = tracks.iter().map(|track| track.slices.len() as u64).sum();
+        ensure!(drawn > 0, NOTHING);
+        if let Some(cut) = limit.into_inner().cut {
+            let begin = tracks.iter().filter_map(Track::begin).min().unwrap_or_default();
+            let [upto, all] = [cut, self.end].map(|at| at.saturating_sub(begin));
+            let unit = self.drawing.unit.name();
+            output::tell(format_args!(
+                "pugmark: warning: drew the first {drawn} calls, up to {upto} of {all} {unit}; draw more with --calls, \
+                 or record less with --start"
+            ));
+        }
+        Ok(drawn)
+    }
 
-impl Drawer {
-    /// Adds an event. `name` gives the numbers of a function's name and of the place of its call.
-    fn add(
+    /// Follows all traces. Each thread has a sink, by its number; `keep` takes what a sink has for a track that is
+    /// drawn.
+    fn walk<S: DrawnCallSink>(
         &mut self,
-        time: Time,
-        what: CallEvent,
-        name: &mut dyn FnMut(Option<u64>, u64) -> (usize, Option<usize>),
-        left: &mut usize,
-    ) {
-        match what {
-            CallEvent::Enter { from, to } | CallEvent::Again { from, to } => {
-                self.lost_until(time);
-                let drawn = *left > 0;
-                *left = left.saturating_sub(1);
-                let (at, depth, order) = (time.at, self.open.len(), self.entered);
-                self.entered += 1;
-                let mut slice = || {
-                    let (name, call) = name(from, to);
-                    Slice { from: at, to: at, depth, order, name, call, insns: 0 }
-                };
-                self.open.push(drawn.then(|| (slice(), time.insns)));
-            }
-            CallEvent::Leave | CallEvent::Back => {
-                if let Some(Some((slice, begun))) = self.open.pop() {
-                    self.track.slices.push(Slice { to: time.at, insns: time.insns - begun, ..slice });
+        progress: &mut Progress,
+        mut sink: impl FnMut(usize) -> S,
+        mut keep: impl FnMut(S, &mut Track),
+    ) -> Result<()> {
+        let (mut of_names, mut of_places, mut lanes) = (HashMap::new(), HashMap::new(), 0);
+        for traced in self.options.input.traces(&mut self.verdict)? {
+            let named = NamedSession::load(&self.options.input, &traced, &self.options.symbols, progress)?;
+            let names = Numbers { numbers: &mut of_names, all: &mut self.drawing.names };
+            let places = Numbers { numbers: &mut of_places, all: &mut self.drawing.places };
+            let shared = RefCell::new((names, places));
+            let mut drawers: Vec<_> =
+                (lanes..).zip(&named.names).map(|(lane, _)| Drawer::new(sink(lane))).collect();
+            lanes += drawers.len();
+            let visitor = |(drawer, names): (_, &Rc<TracedSymbols>)| {
+                let (names, shared): (_, &RefCell<_>) = (names.clone(), &shared);
+                let drawer: &mut Drawer<S> = drawer;
+                move |time: Time, what: CallEvent| {
+                    drawer.add(time, what, &mut |from, to| {
+                        let (numbers, places): &mut (Numbers<'_, String>, Numbers<'_, SourceLine>) =
+                            &mut shared.borrow_mut();
+                        let call = from.and_then(|from| names.line(from)).map(|line| places.of(line));
+                        (numbers.of(names.name(to)), call)
+                    });
                 }
+            };
+            let mut visitors: Vec<_> = drawers.iter_mut().zip(&named.names).map(visitor).collect();
+            let (ends, errors) = named.walk(progress, &mut visitors);
+            drop(visitors);
+            self.verdict.errors += errors;
+            self.drawing.unit = named.loaded.clock.unit;
+            for (lane, (mut drawer, end)) in drawers.into_iter().zip(ends).enumerate() {
+                drawer.lost_until(end);
+                self.end = self.end.max(end.at);
+                if named.names.len() > 1 && drawer.entered == 0 && drawer.losses.is_empty() {
+                    continue;
+                }
+                let part = named.part(lane);
+                let number = |of: fn(&IndexedPart) -> Option<i32>| part.and_then(of).unwrap_or(1);
+                let mut track = Track {
+                    name: part.map_or("trace".into(), IndexedPart::title),
+                    pid: number(|part| part.pid),
+                    tid: number(|part| part.tid),
+                    slices: vec![],
+                    losses: drawer.losses,
+                    marks: drawer.marks,
+                };
+                keep(drawer.sink, &mut track);
+                self.drawing.tracks.push(track);
             }
-            CallEvent::Loss(why) => self.loss = Some((time.at, why, self.entered)),
-            CallEvent::Mark(kind, text) => self.mark(time, MarkRow::Of(kind), text),
-            CallEvent::Off => self.mark(time, MarkRow::Off, "not traced from here".into()),
-            CallEvent::End(_) => {}
-            CallEvent::On => self.mark(time, MarkRow::On, "traced again".into()),
         }
+        Ok(())
+    }
+}
+
+/// The calls that may still be drawn, and the time of the first one that is not.
+struct CallLimit {
+    left: usize,
+    cut: Option<u64>,
+}
+
+/// The slices of a track while all tracks together have few.
+struct FirstCalls<'l> {
+    limit: &'l RefCell<CallLimit>,
+    slices: Vec<Slice>,
+}
+
+impl DrawnCallSink for FirstCalls<'_> {
+    fn wants(&mut self, at: u64) -> bool {
+        let mut limit = self.limit.borrow_mut();
+        let wanted = limit.left > 0;
+        limit.left = limit.left.saturating_sub(1);
+        if !wanted {
+            limit.cut = Some(limit.cut.map_or(at, |cut| cut.min(at)));
+        }
+        wanted
     }
 
-    fn mark(&mut self, time: Time, row: MarkRow, text: String) {
-        self.track.marks.push(TrackMark { at: time.at, row, text });
+    fn call(&mut self, call: DrawnCall) {
+        self.slices.push(call.slice);
     }
 
-    /// Ends a loss, where tracing goes on or the trace ends.
-    fn lost_until(&mut self, time: Time) {
-        if let Some((from, why, order)) = self.loss.take() {
-            self.track.losses.push(TrackLoss { from, to: time.at, why, order });
-        }
-    }
+    /// Does nothing: the marks say it.
+    fn untraced(&mut self, _: u64, _: u64, _: usize) {}
 }

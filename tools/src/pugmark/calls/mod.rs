@@ -1,4 +1,6 @@
-//! `pugmark calls`: the calls that a function makes, in order.
+//! `pugmark calls`: the calls that a function makes, in order, or how often it was called itself, how long, from where.
+
+mod measured;
 
 use super::{
     named_session::NamedSession,
@@ -12,6 +14,7 @@ use crate::output;
 use crate::symbols::TracedSymbols;
 use anyhow::{Result, ensure};
 use clap::Args;
+use measured::{MeasuredCalls, MeasuredParts};
 use serde_json::json;
 use std::{cell::RefCell, path::PathBuf, process::ExitCode, rc::Rc};
 
@@ -20,11 +23,22 @@ use std::{cell::RefCell, path::PathBuf, process::ExitCode, rc::Rc};
 #[command(after_help = "\
 Examples:
   pugmark calls --of main a.rec                       what main called, and after how many instructions
-  pugmark calls --of start_kernel boot.rec            how Linux boots")]
+  pugmark calls --of start_kernel boot.rec            how Linux boots
+  pugmark calls --stats --longest 10 --of f a.rec     how long the calls of f took, and which took longest
+  pugmark calls --callers --of f a.rec                who calls f, from where, how often")]
 pub struct CallsOptions {
-    /// The function whose calls are printed
+    /// The function that makes the calls; with --stats, --longest and --callers: that is called
     #[arg(long, value_name = "FUNCTION")]
     of: String,
+    /// Print how often it was called, and what a call took: least, median, 99 %, most
+    #[arg(long)]
+    stats: bool,
+    /// Print its N longest calls, each with its place in the page of `pugmark timeline`
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    longest: usize,
+    /// Print who calls it, from where, how often, and what the calls took
+    #[arg(long)]
+    callers: bool,
     /// Take the names of functions from this file, too; repeatable
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
@@ -52,6 +66,10 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let (mut calls, mut before, mut task) = (vec![], 0, None);
     let mut verdict = Verdict::default();
+    let parts = MeasuredParts { stats: options.stats, longest: options.longest, callers: options.callers };
+    if parts.stats || parts.longest > 0 || parts.callers {
+        return options.measured(parts, &mut verdict, &mut progress);
+    }
     for traced in options.input.traces(&mut verdict)? {
         let own = traced.part.as_ref().and_then(|part| part.task);
         if task.replace(own) != Some(own) {
@@ -77,6 +95,26 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
 }
 
 impl CallsOptions {
+    /// Prints what the calls of the function took.
+    fn measured(
+        &self,
+        parts: MeasuredParts,
+        verdict: &mut Verdict,
+        progress: &mut Progress,
+    ) -> Result<ExitCode> {
+        let calls = MeasuredCalls::of(&self.of, &self.input, &self.symbols, verdict, progress)?;
+        ensure!(
+            !calls.is_empty(),
+            "--of {}: no function of that name was called; --symbols FILE gives more names",
+            self.of
+        );
+        output::page(|out| match self.json {
+            true => writeln!(out, "{}", calls.json(parts)),
+            false => calls.print(parts, out),
+        })?;
+        Ok(verdict.status())
+    }
+
     /// Adds the calls in a trace. `before` instructions were executed before it; returns the number after it, and the
     /// number of errors.
     fn calls(

@@ -1,5 +1,13 @@
 //! `pugmark timeline`, `pugmark last` and `pugmark calls`.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod browser;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod flame;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod measured;
+mod page;
+
 use serde_json::Value;
 use std::{
     fs,
@@ -13,6 +21,16 @@ const TRACE: &[u8] = b"\
     \x7d\0\x10\0\0\0\0\x02\x23\x0e";
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+
+/// Returns a trace with two losses: the same, CBR (ratio 8), TSC (9), OVF, FUP (1000), TNT (taken, taken), TSC (20), no
+/// packet, and the same again with TSC (50).
+fn lossy() -> Vec<u8> {
+    let more = b"\
+        \x02\x03\x08\0\x19\x09\0\0\0\0\0\0\x02\xf3\x3d\0\x10\x0e\x19\x14\0\0\0\0\0\0\x09";
+    let mut again = TRACE.to_vec();
+    again[17] = 50;
+    [TRACE, more, &again].concat()
+}
 
 /// `leaf` runs six times in `busy`, and `down` calls itself until it is four deep.
 const PROGRAM: &str = r"
@@ -40,8 +58,13 @@ impl Scratch {
     /// Makes the same with a recording of the program; `None` without a compiler.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     fn recorded(name: &str) -> Option<Self> {
+        Self::recorded_program(name, PROGRAM)
+    }
+
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    fn recorded_program(name: &str, source: &str) -> Option<Self> {
         let folder = Self::new(name);
-        fs::write(folder.0.join("program.c"), PROGRAM).unwrap();
+        fs::write(folder.0.join("program.c"), source).unwrap();
         let mut cc = Command::new("cc");
         cc.args(["-O1", "-static", "-o", "program", "program.c"]).current_dir(&folder.0);
         let Ok(output) = cc.output() else {
@@ -69,9 +92,7 @@ impl Scratch {
     /// Returns the data in a page.
     fn page(&self, arguments: &[&str]) -> Value {
         self.text(&[&["timeline", "-o", "page.html"], arguments].concat());
-        let page = fs::read_to_string(self.0.join("page.html")).unwrap();
-        let line = page.lines().find_map(|line| line.strip_prefix("const data = ")).unwrap();
-        serde_json::from_str(line.strip_suffix(';').unwrap()).unwrap()
+        page::data(&fs::read_to_string(self.0.join("page.html")).unwrap())
     }
 }
 
@@ -84,12 +105,7 @@ impl Drop for Scratch {
 #[test]
 fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
     let folder = Scratch::new("loss");
-    // CBR (ratio 8), TSC (9), OVF, FUP (1000), TNT (taken, taken), TSC (20), no packet, all of it again with TSC (50).
-    let more = b"\
-        \x02\x03\x08\0\x19\x09\0\0\0\0\0\0\x02\xf3\x3d\0\x10\x0e\x19\x14\0\0\0\0\0\0\x09";
-    let mut again = TRACE.to_vec();
-    again[17] = 50;
-    fs::write(folder.0.join("lossy"), [TRACE, more, &again].concat()).unwrap();
+    fs::write(folder.0.join("lossy"), lossy()).unwrap();
     let status = folder.pugmark(&["timeline", "-o", "page.html", "--raw", "code:0x1000", "lossy"]).status;
     assert_eq!(status.code(), Some(1));
     let data = folder.page(&["--raw", "code:0x1000", "lossy"]);
@@ -135,24 +151,59 @@ fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
 #[test]
 fn calls_that_are_not_drawn_any_more_are_warned_of() {
     let folder = Scratch::new("calls");
-    let timeline = |calls: &str| {
-        let output = folder.pugmark(&[
-            "timeline",
-            "-o",
-            "page.html",
-            "--calls",
-            calls,
-            "--raw",
-            "code:0x1000",
-            "trace",
-        ]);
-        assert!(output.status.success());
+    fs::write(folder.0.join("three"), lossy()).unwrap();
+    let timeline = |arguments: &[&str]| {
+        let last = ["-o", "out", "--raw", "code:0x1000", "three"];
+        let output = folder.pugmark(&[&["timeline"], arguments, &last].concat());
         [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
     };
-    let drawn = "page.html: 1 call of 1 thread\n";
-    let warning = "pugmark: warning: only the first 1 calls are drawn: --calls N\n";
-    assert_eq!(timeline("1"), [drawn, warning]);
-    assert_eq!(timeline("2"), [drawn, ""]);
+    let drawn = |calls| format!("out: {calls} of 1 thread\n");
+    for format in ["perfetto", "firefox"] {
+        let [out, err] = timeline(&["-f", format, "--calls", "1"]);
+        assert_eq!(out, drawn("1 call"));
+        let warning = "pugmark: warning: drew the first 1 calls, up to ";
+        let rest = err.lines().find_map(|line| line.strip_prefix(warning)).unwrap_or_else(|| panic!("{err}"));
+        let (upto, rest) = rest.split_once(" of ").unwrap();
+        let (all, rest) = rest.split_once(" ticks; draw more with --calls").unwrap();
+        let [upto, all] = [upto, all].map(|text| text.parse::<u64>().unwrap());
+        assert!(0 < upto && upto < 10 && (40..50).contains(&all), "{upto} {all} {rest}");
+        let [out, err] = timeline(&["-f", format, "--calls", "3"]);
+        assert!(out == drawn("3 calls") && !err.contains("drew the first"), "{out} {err}");
+    }
+    // A page has all of them.
+    assert_eq!(timeline(&["--calls", "1"])[0], drawn("3 calls"));
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn a_page_that_must_be_small_has_the_whole_run_in_runs_and_says_so() {
+    let Some(folder) = Scratch::recorded("small") else { return };
+    let whole = folder.page(&["rec"]);
+    let output = folder.pugmark(&["timeline", "-o", "small.html", "--megabytes", "0", "rec"]);
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let small = page::data(&fs::read_to_string(folder.0.join("small.html")).unwrap());
+    let slices = whole["tracks"][0]["slices"].as_array().unwrap();
+    assert_eq!(out, format!("small.html: {} calls of 1 thread\n", slices.len()));
+    let level = &small["levels"][0];
+    assert_eq!((&small["tracks"][0]["slices"], level), (&serde_json::json!([]), &serde_json::json!(27)));
+    let runs = small["tracks"][0]["runs"]["27"].as_array().unwrap();
+    let periods = whole["tracks"][0]["untraced"].as_array().unwrap().len();
+    let calls: u64 = runs.iter().map(|run| run[4].as_u64().unwrap()).sum();
+    assert_eq!(calls as usize, slices.len() + periods, "{small}");
+    // Each depth is one run, from its first call's begin to its last one's end.
+    let depths: Vec<_> =
+        runs.iter().map(|run| [0, 1, 2].map(|index: usize| run[index].as_u64().unwrap())).collect();
+    for [from, to, depth] in depths {
+        let at = |slice: &&Value| slice[2] == depth;
+        let bars = slices.iter().chain(whole["tracks"][0]["untraced"].as_array().unwrap()).filter(at);
+        let times = bars.map(|slice| [0, 1].map(|index| slice[index].as_u64().unwrap()));
+        let all = times.reduce(|all, one| [all[0].min(one[0]), all[1].max(one[1])]);
+        assert_eq!(all, Some([from, to]), "depth {depth}");
+    }
+    let warning = small["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with(&format!("{calls} of {calls} calls, those shorter than ")), "{warning}");
+    assert!(err.contains(&format!("pugmark: warning: {warning}\n")), "{err}");
+    assert_eq!(whole["warnings"], serde_json::json!([]));
 }
 
 #[test]
@@ -162,7 +213,7 @@ fn without_time_instructions_are_counted() {
     let data = folder.page(&["--raw", "code:0x1000", "untimed"]);
     assert_eq!(data["unit"], "instructions");
     assert_eq!(data["tracks"][0]["slices"][0], serde_json::json!([0, 6, 0, 0, 6, null]), "{data}");
-    assert_eq!(data["names"], serde_json::json!(["0x1000"]));
+    assert_eq!(data["names"], serde_json::json!(["0x1000", "(not traced)"]));
     let output = folder.pugmark(&["timeline", "-o", "page.html", "--raw", "code:0x2000", "untimed"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was executed in the trace"));
@@ -387,61 +438,6 @@ fn the_last_calls_before_a_function_are_indented_by_depth() {
     let output = folder.pugmark(&["last", "--before", "nobody", "rec"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--symbols FILE gives more names"));
-}
-
-/// Zooms to the last call of `busy`, which must be drawn wide enough, clicks on its middle, then searches.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-const VISIT: &str = r#"<script>
-const say = (name, value) => document.body.setAttribute("data-" + name, value);
-const track = data.tracks[0], slice = track.slices.find(slice => data.names[slice[3]] === "busy");
-const send = (kind, place, more) => canvas.dispatchEvent(new MouseEvent(kind, { bubbles: true, ...place, ...more }));
-const place = () => ({ clientX: canvas.getBoundingClientRect().left + x((slice[0] + slice[1]) / 2),
-  clientY: canvas.getBoundingClientRect().top + track.top + TITLE + slice[2] * ROW + ROW / 2 });
-say("span", view.to - view.from);
-const before = place().clientX;
-canvas.dispatchEvent(new WheelEvent("wheel", { ...place(), deltaY: -1, cancelable: true }));
-say("zoomed", view.to - view.from);
-say("moved", Math.abs(place().clientX - before));
-send("dblclick", place());
-say("close", view.to - view.from);
-send("mousedown", place()); send("mouseup", place());
-say("detail", detail.textContent);
-document.getElementById("search").value = "leaf";
-document.getElementById("search").dispatchEvent(new Event("input"));
-say("found", document.getElementById("found").textContent);
-document.getElementById("all").click();
-say("all", view.to - view.from);
-</script>"#;
-
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#[test]
-fn the_page_answers_clicks_and_zoom_in_a_browser() {
-    let Some(folder) = Scratch::recorded("browser") else { return };
-    folder.page(&["rec"]);
-    let page = fs::read_to_string(folder.0.join("page.html")).unwrap();
-    assert!(!page.contains("http://") && !page.contains("https://"), "the page needs the network");
-    fs::write(folder.0.join("page.html"), page.replace("</html>", &format!("{VISIT}</html>"))).unwrap();
-    let mut browser = Command::new("chromium");
-    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,700", "--dump-dom"]);
-    browser.arg(format!("--user-data-dir={}", folder.0.join("profile").display()));
-    browser.arg(format!("file://{}", folder.0.join("page.html").display()));
-    let Ok(output) = browser.output() else {
-        println!("skipped: chromium is not installed");
-        return;
-    };
-    let dom = String::from_utf8_lossy(&output.stdout);
-    let said = |name: &str| -> String {
-        let rest =
-            dom.split_once(&format!(" data-{name}=\"")).unwrap_or_else(|| panic!("no {name}: {dom}")).1;
-        rest.split_once('"').unwrap().0.into()
-    };
-    let number = |name: &str| said(name).parse::<f64>().unwrap();
-    assert!(number("zoomed") < number("span") && number("close") < number("zoomed"), "{dom}");
-    // The point under the pointer stays there, unless the border is reached.
-    assert!(number("moved") < 300.0, "{}", number("moved"));
-    assert!(said("detail").starts_with("busy   from "), "{}", said("detail"));
-    assert!(said("detail").contains(" instructions, depth "), "{}", said("detail"));
-    assert_eq!((said("found"), said("all")), ("6 calls".into(), said("span")));
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,0 +1,326 @@
+//! The calls of one function: how many, how long, from where.
+
+use crate::pugmark::{
+    named_session::NamedSession,
+    options::Input,
+    progress::Progress,
+    recording::IndexedPart,
+    verdict::Verdict,
+    visitors::{CallEvent, Time, Unit},
+};
+use crate::symbols::TracedSymbols;
+use anyhow::Result;
+use rustc_hash::FxHashMap;
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    path::PathBuf,
+    rc::Rc,
+};
+
+/// A call of the function that has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MeasuredCall {
+    begin: Time,
+    took: Time,
+    /// The number of the place of the call.
+    place: usize,
+    /// The number of the thread.
+    thread: usize,
+}
+
+/// All calls of a function.
+#[derive(Debug)]
+pub(super) struct MeasuredCalls {
+    of: String,
+    unit: Unit,
+    calls: Vec<MeasuredCall>,
+    /// The places of calls: the caller, with its line if that is known.
+    places: Vec<String>,
+    threads: Vec<String>,
+    /// The time at which the first event is, from which a timeline counts.
+    first: u64,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MeasuredParts {
+    pub(super) stats: bool,
+    pub(super) longest: usize,
+    pub(super) callers: bool,
+}
+
+/// A visitor that measures the calls of a function in a thread.
+struct Measurer<'m> {
+    of: &'m str,
+    names: Rc<TracedSymbols>,
+    thread: usize,
+    /// The calls that have not returned; `None` for those of other functions.
+    open: Vec<Option<(Time, usize)>>,
+    /// Each address that was called, and whether it is the function.
+    known: FxHashMap<u64, bool>,
+    /// The numbers of places by the addresses of calls.
+    numbers: FxHashMap<Option<u64>, usize>,
+    places: Vec<String>,
+    calls: Vec<MeasuredCall>,
+    first: Option<u64>,
+}
+
+impl Measurer<'_> {
+    fn add(&mut self, time: Time, what: &CallEvent) {
+        if self.first.is_none()
+            && matches!(what, CallEvent::Enter { .. } | CallEvent::Off | CallEvent::Loss(_))
+        {
+            self.first = Some(time.at);
+        }
+        match *what {
+            CallEvent::Enter { from, to } => {
+                let Self { of, names, known, .. } = self;
+                let is_of = *known.entry(to).or_insert_with(|| names.name(to) == *of);
+                let call = is_of.then(|| (time, self.place(from)));
+                self.open.push(call);
+            }
+            // The rest of a call that was measured up to a switch of stacks.
+            CallEvent::Again { .. } => self.open.push(None),
+            CallEvent::Leave | CallEvent::Back => {
+                if let Some(Some((begin, place))) = self.open.pop() {
+                    let took = time.since(begin);
+                    self.calls.push(MeasuredCall { begin, took, place, thread: self.thread });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn place(&mut self, from: Option<u64>) -> usize {
+        let Self { names, numbers, places, .. } = self;
+        *numbers.entry(from).or_insert_with(|| {
+            let caller = from.map_or_else(|| "[unknown]".into(), |from| names.name(from));
+            let line = from.and_then(|from| names.line(from));
+            places.push(line.map_or_else(|| caller.clone(), |line| format!("{caller} ({})", line.short())));
+            places.len() - 1
+        })
+    }
+}
+
+impl MeasuredCalls {
+    /// Follows all traces and measures the calls of the function `of`.
+    ///
+    /// # Errors
+    /// If there is no trace or no code.
+    pub(super) fn of(
+        of: &str,
+        input: &Input,
+        symbols: &[PathBuf],
+        verdict: &mut Verdict,
+        progress: &mut Progress,
+    ) -> Result<Self> {
+        let (calls, places, threads) = (vec![], vec![], vec![]);
+        let mut all =
+            Self { of: of.into(), unit: Unit::Instructions, calls, places, threads, first: u64::MAX };
+        for traced in input.traces(verdict)? {
+            let named = NamedSession::load(input, &traced, symbols, progress)?;
+            let mut measurers: Vec<_> = named
+                .names
+                .iter()
+                .enumerate()
+                .map(|(lane, names)| Measurer {
+                    of,
+                    names: names.clone(),
+                    thread: all.threads.len() + lane,
+                    open: vec![],
+                    known: FxHashMap::default(),
+                    numbers: FxHashMap::default(),
+                    places: vec![],
+                    calls: vec![],
+                    first: None,
+                })
+                .collect();
+            let visitor = |measurer| {
+                let measurer: &mut Measurer<'_> = measurer;
+                move |time: Time, what: CallEvent| measurer.add(time, &what)
+            };
+            let mut visitors: Vec<_> = measurers.iter_mut().map(visitor).collect();
+            let (_, errors) = named.walk(progress, &mut visitors);
+            drop(visitors);
+            verdict.errors += errors;
+            all.unit = named.loaded.clock.unit;
+            for (lane, measurer) in measurers.into_iter().enumerate() {
+                all.threads.push(named.part(lane).map_or("trace".into(), IndexedPart::title));
+                all.take_in(measurer);
+            }
+        }
+        all.calls.sort_by_key(|call| call.begin);
+        Ok(all)
+    }
+
+    fn take_in(&mut self, measurer: Measurer<'_>) {
+        let before = self.places.len();
+        self.places.extend(measurer.places);
+        self.first = self.first.min(measurer.first.unwrap_or(u64::MAX));
+        let moved = |call: MeasuredCall| MeasuredCall { place: before + call.place, ..call };
+        self.calls.extend(measurer.calls.into_iter().map(moved));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Returns least, median, 99 % and most of a cost, by the nearest rank, and the sum.
+    fn spread(&self, cost: impl Fn(&MeasuredCall) -> u64) -> [u64; 5] {
+        let mut costs: Vec<u64> = self.calls.iter().map(cost).collect();
+        costs.sort_unstable();
+        let rank = |percent: usize| costs[(costs.len() * percent).div_ceil(100).max(1) - 1];
+        [rank(0), rank(50), rank(99), rank(100), costs.iter().sum()]
+    }
+
+    /// Returns the spread of each unit that the trace has.
+    fn spreads(&self) -> Vec<(&'static str, [u64; 5])> {
+        let insns = (Unit::Instructions.name(), self.spread(|call| call.took.insns));
+        let time = (self.unit.name(), self.spread(|call| call.took.at));
+        if self.unit == Unit::Instructions { vec![insns] } else { vec![time, insns] }
+    }
+
+    /// Returns the longest calls, the longest first.
+    fn longest(&self, count: usize) -> Vec<MeasuredCall> {
+        let mut calls = self.calls.clone();
+        calls.sort_by_key(|call| std::cmp::Reverse(call.took));
+        calls.truncate(count);
+        calls
+    }
+
+    /// Returns the callers, the most frequent first: the number of calls, what they took, and the place.
+    fn callers(&self) -> Vec<(u64, Time, &str)> {
+        let mut callers = BTreeMap::<&str, (u64, Time)>::new();
+        for call in &self.calls {
+            let (count, took) = callers.entry(&self.places[call.place]).or_default();
+            *count += 1;
+            took.add(call.took);
+        }
+        let mut callers: Vec<_> =
+            callers.into_iter().map(|(place, (count, took))| (count, took, place)).collect();
+        callers.sort_by_key(|(count, ..)| std::cmp::Reverse(*count));
+        callers
+    }
+
+    /// Returns the begin and the end of a call, as the address of a timeline's page has them.
+    fn link(&self, call: &MeasuredCall) -> String {
+        let begin = call.begin.at - self.first;
+        format!("#{begin}-{}", begin + call.took.at)
+    }
+
+    /// Prints the parts as text.
+    pub(super) fn print(&self, parts: MeasuredParts, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+        let unit = self.unit.name();
+        if parts.stats {
+            writeln!(out, "{}: {} calls", self.of, self.calls.len())?;
+            writeln!(
+                out,
+                "{:<12} {:>14} {:>14} {:>14} {:>14} {:>16}",
+                "", "min", "median", "99 %", "max", "total"
+            )?;
+            for (unit, [min, median, most, max, total]) in self.spreads() {
+                writeln!(out, "{unit:<12} {min:>14} {median:>14} {most:>14} {max:>14} {total:>16}")?;
+            }
+        }
+        if parts.longest > 0 {
+            writeln!(out, "{unit:>14} {:>14}  place in the timeline, caller, thread", "instructions")?;
+            for call in self.longest(parts.longest) {
+                let (link, place) = (self.link(&call), &self.places[call.place]);
+                let thread = &self.threads[call.thread];
+                writeln!(out, "{:>14} {:>14}  {link}  {place}  {thread}", call.took.at, call.took.insns)?;
+            }
+        }
+        if parts.callers {
+            writeln!(out, "{:>14} {unit:>14} {:>14}  caller", "calls", "instructions")?;
+            for (count, took, place) in self.callers() {
+                writeln!(out, "{count:>14} {:>14} {:>14}  {place}", took.at, took.insns)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the parts as JSON.
+    pub(super) fn json(&self, parts: MeasuredParts) -> Value {
+        let mut object = Map::new();
+        object.insert("of".into(), self.of.clone().into());
+        object.insert("calls".into(), self.calls.len().into());
+        object.insert("unit".into(), self.unit.name().into());
+        if parts.stats {
+            for (unit, [min, median, most, max, total]) in self.spreads() {
+                let spread = json!({ "min": min, "median": median, "p99": most, "max": max, "total": total });
+                object.insert(unit.into(), spread);
+            }
+        }
+        let call = |call: MeasuredCall| {
+            json!({
+                "begin": call.begin.at - self.first,
+                "time": call.took.at,
+                "instructions": call.took.insns,
+                "caller": self.places[call.place],
+                "thread": self.threads[call.thread],
+            })
+        };
+        if parts.longest > 0 {
+            object.insert("longest".into(), self.longest(parts.longest).into_iter().map(call).collect());
+        }
+        let caller = |(count, took, place): (u64, Time, &str)| json!({ "calls": count, "time": took.at, "instructions": took.insns, "caller": place });
+        if parts.callers {
+            object.insert("callers".into(), self.callers().into_iter().map(caller).collect());
+        }
+        object.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(times: &[u64]) -> MeasuredCalls {
+        let call = |(index, took): (usize, &u64)| MeasuredCall {
+            begin: Time { at: 100 + index as u64, insns: 0 },
+            took: Time { at: *took, insns: 2 * took },
+            place: index % 2,
+            thread: 0,
+        };
+        MeasuredCalls {
+            of: "f".into(),
+            unit: Unit::Nanoseconds,
+            calls: times.iter().enumerate().map(call).collect(),
+            places: vec!["a".into(), "b (x.c:3)".into()],
+            threads: vec!["one".into()],
+            first: 100,
+        }
+    }
+
+    #[test]
+    fn percentiles_are_costs_of_calls_by_the_nearest_rank() {
+        let rows: [(&[u64], [u64; 5]); 4] = [
+            (&[7], [7, 7, 7, 7, 7]),
+            (&[3, 1], [1, 1, 3, 3, 4]),
+            (&[9, 1, 5], [1, 5, 9, 9, 15]),
+            (&(1..=200).collect::<Vec<_>>(), [1, 100, 198, 200, 20100]),
+        ];
+        for (times, expected) in rows {
+            assert_eq!(measured(times).spread(|call| call.took.at), expected, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_calls_come_first_and_callers_by_the_number_of_calls() {
+        let calls = measured(&[5, 20, 6]);
+        let mut text = vec![];
+        calls.print(MeasuredParts { stats: true, longest: 2, callers: true }, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0], ["f:", "3", "calls"]);
+        assert_eq!(words[2], ["ns", "5", "6", "20", "20", "31"]);
+        assert_eq!(words[3], ["instructions", "10", "12", "40", "40", "62"]);
+        assert_eq!(words[5], ["20", "40", "#1-21", "b", "(x.c:3)", "one"]);
+        assert_eq!(words[6], ["6", "12", "#2-8", "a", "one"]);
+        assert_eq!(words[8], ["2", "11", "22", "a"]);
+        assert_eq!(words[9], ["1", "20", "40", "b", "(x.c:3)"]);
+        assert_eq!(words.len(), 10);
+    }
+}
