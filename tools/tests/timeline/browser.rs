@@ -28,7 +28,8 @@ const settle = async until => {
 };
 const send = (kind, px, py, more) => {
   const box = canvas.getBoundingClientRect();
-  const place = { bubbles: true, cancelable: true, clientX: box.left + px, clientY: box.top + py, pointerId: 1, ...more };
+  const place = { bubbles: true, cancelable: true, pointerId: 1, clientX: box.left + px, clientY: box.top + py,
+    ...more };
   canvas.dispatchEvent(kind === "wheel" ? new WheelEvent(kind, place) : new PointerEvent(kind, place));
 };
 const press = key => dispatchEvent(new KeyboardEvent("keydown", { key }));
@@ -38,7 +39,7 @@ const type = async text => {
   await settle(() => hits.all === 0 || hits.list.length > 0);
 };
 const middle = bar => [x((bar.from + bar.to) / 2),
-  tracks[bar.track].top + TITLE + bar.depth * rowOf(tracks[bar.track]) + rowOf(tracks[bar.track]) / 2 - scroll.scrollTop];
+  tracks[bar.track].top + TITLE + (bar.depth + .5) * rowOf(tracks[bar.track]) - scroll.scrollTop];
 const colourAt = (px, py) => [...pen.getImageData(px * devicePixelRatio, py * devicePixelRatio, 1, 1).data].join();
 const painted = () => {
   const words = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
@@ -127,7 +128,10 @@ say("dragged", [view.from, view.to]);
 press("0"); await settle();
 await type("leaf");
 say("leaf", [found.textContent, list.rows.length]);
-for (let i = 0; i < 7; i++) { search.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true })); await settle(); }
+for (let i = 0; i < 7; i++) {
+  search.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+  await settle();
+}
 say("round", found.textContent);
 press("N"); await settle();
 say("back", found.textContent);
@@ -212,9 +216,10 @@ say("whole", await totals(0, data.end));
 say("busy", await totals(busy.from, busy.to));
 say("half", await totals(busy.from - 50, (busy.from + busy.to) / 2));
 press("Escape"); press("0"); await settle();
+const range = [at(10), at(300)];
 send("pointerdown", 10, 8); send("pointermove", 300, 8); send("pointerup", 300, 8);
 await settle(() => list.rows.length > 0);
-say("dragged", [view.range, [at(10), at(300)]]);
+say("dragged", [view.range, range]);
 say("units", data.unit);
 location.hash = "#1000-3000"; await settle(() => view.to === 3000);
 say("linked", [view.from, view.to, view.at]);
@@ -228,7 +233,8 @@ for (let span = data.end; span > 10; span /= 3) {
 say("same", same);
 const before = document.documentElement.dataset.theme, paper = theme.paper;
 document.getElementById("theme").click(); await settle();
-say("theme", [before !== document.documentElement.dataset.theme, paper !== theme.paper, colourAt(view.width - 1, view.height - 2) !== "255,255,255,255"]);
+say("theme", [before !== document.documentElement.dataset.theme, paper !== theme.paper,
+  colourAt(view.width - 1, view.height - 2) !== "255,255,255,255"]);
 "##;
     let Some(said) = visit(&folder, "1200,700", script) else { return };
     let row = |name: &str, function: &str| {

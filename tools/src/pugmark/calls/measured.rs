@@ -43,7 +43,7 @@ pub(super) struct MeasuredCalls {
     first: u64,
 }
 
-/// What is printed.
+/// The parts that are printed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MeasuredParts {
     pub(super) stats: bool,
@@ -265,7 +265,14 @@ impl MeasuredCalls {
         if parts.longest > 0 {
             object.insert("longest".into(), self.longest(parts.longest).into_iter().map(call).collect());
         }
-        let caller = |(count, took, place): (u64, Time, &str)| json!({ "calls": count, "time": took.at, "instructions": took.insns, "caller": place });
+        let caller = |(count, took, place): (u64, Time, &str)| {
+            json!({
+                "caller": place,
+                "calls": count,
+                "time": took.at,
+                "instructions": took.insns,
+            })
+        };
         if parts.callers {
             object.insert("callers".into(), self.callers().into_iter().map(caller).collect());
         }

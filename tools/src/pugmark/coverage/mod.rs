@@ -58,7 +58,7 @@ pub struct CoverageOptions {
     /// Add what this trace has executed; repeatable
     #[arg(long, value_name = "TRACE")]
     union: Vec<PathBuf>,
-    /// Print how many edges each trace has, and how many of them no trace before it has: TRACE, then those of --union
+    /// Print for each trace, TRACE and then those of --union, how many edges it has and adds
     #[arg(long, conflicts_with_all = ["diff", "out"])]
     added: bool,
     /// Write to this file instead of standard output
@@ -208,7 +208,13 @@ impl CoverageOptions {
         }
         output::page(|out| {
             if self.json {
-                let row = |(edges, added, trace): &(usize, usize, String)| json!({ "trace": trace, "edges": edges, "added": added });
+                let row = |(edges, added, trace): &(usize, usize, String)| {
+                    json!({
+                        "trace": trace,
+                        "edges": edges,
+                        "added": added,
+                    })
+                };
                 return writeln!(out, "{}", json!({ "traces": rows.iter().map(row).collect::<Vec<_>>() }));
             }
             writeln!(out, "{:>10} {:>10}  trace", "edges", "added")?;

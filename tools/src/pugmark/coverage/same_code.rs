@@ -26,8 +26,8 @@ impl CodeOf<'_> {
     }
 }
 
-/// Checks that the code of a file is the same in both traces, and at the same addresses; `option` names the other one. A trace whose code has no part
-/// of the file passes: it did not execute the file.
+/// Checks that the code of a file is the same in both traces, and at the same addresses; `option` names the other one.
+/// A trace whose code has no part of the file passes: it did not execute the file.
 ///
 /// # Errors
 /// If the code is not the same.

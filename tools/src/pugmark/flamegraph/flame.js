@@ -10,7 +10,6 @@ const frames = [...document.querySelectorAll("g[data-from]")].map(group => {
     box: group.querySelector("rect"), colour: group.querySelector("rect").getAttribute("fill"), label: null };
 });
 const root = frames.find(frame => frame.depth === 0);
-const deepest = Math.max(...frames.map(frame => frame.depth));
 const shown = { zoomed: root, hangs: svg.getAttribute("data-hangs") === "1", found: "" };
 
 // Returns as much of a name as there is room for.
@@ -23,6 +22,10 @@ function fitting(name, width) {
 function arrange() {
   const width = Math.max(200, svg.clientWidth || innerWidth), { zoomed } = shown;
   const scale = (width - 2 * MARGIN) / Math.max(1, zoomed.total);
+  // The picture is as high as the highest function that can be seen.
+  const seen = frames.filter(frame => frame.total * scale >= .1 && frame.from >= zoomed.from && frame.to <= zoomed.to);
+  const deepest = seen.reduce((most, frame) => Math.max(most, frame.depth), zoomed.depth);
+  const height = TITLE + (deepest + 1) * HEIGHT + 3 * MARGIN;
   for (const frame of frames) {
     const isBelow = frame.depth < zoomed.depth && frame.from <= zoomed.from && frame.to >= zoomed.to;
     const isInside = frame.depth >= zoomed.depth && frame.from >= zoomed.from && frame.to <= zoomed.to;
@@ -36,8 +39,11 @@ function arrange() {
     frame.box.setAttribute("fill", isFound(frame) ? "#b030e0" : frame.colour);
     write(frame, x, y, wide);
   }
-  part("sum").setAttribute("x", width / 2);
-  part("sheet").setAttribute("width", width);
+  part("sum").setAttribute("x", MARGIN);
+  part("sum").setAttribute("text-anchor", "start");
+  for (const [name, value] of [["width", width], ["height", height]]) part("sheet").setAttribute(name, value);
+  svg.setAttribute("height", height);
+  part("detail").setAttribute("y", height - MARGIN);
   part("tools").setAttribute("transform", `translate(${Math.max(10, width - 330)} 4)`);
 }
 

@@ -26,7 +26,7 @@ struct DrawnFunction {
     from: u64,
 }
 
-/// What a picture shows.
+/// A tree, and the way to draw it.
 pub(super) struct FlamePicture<'t> {
     pub(super) tree: &'t FlameTree,
     /// The unit that is counted.

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 const FULL: usize = 8192;
 /// The number of depths that share chunks: about as many as a window shows.
 pub(super) const DEPTHS: usize = 64;
-/// How hard the compressor tries, from 0 to 10.
+/// The compressor's effort, from 0 to 10.
 const EFFORT: u8 = 5;
 
 /// The content of a chunk.
@@ -69,12 +69,23 @@ pub(super) struct PageChunks {
     calls: [u64; LEVELS as usize],
     /// The lowest level that is kept.
     finest: u32,
+    /// The levels whose runs are not kept: a picture of the level below has hardly more bars. The highest one, which
+    /// has the whole run in the end, is never one of them.
+    worthless: [bool; LEVELS as usize],
 }
 
 impl PageChunks {
     pub(super) fn new(most: u64) -> Self {
         let (open, ended) = (FxHashMap::default(), vec![]);
-        Self { open, ended, size: 0, most, calls: [0; LEVELS as usize], finest: 0 }
+        Self {
+            open,
+            ended,
+            size: 0,
+            most,
+            calls: [0; LEVELS as usize],
+            finest: 0,
+            worthless: [false; LEVELS as usize],
+        }
     }
 
     /// Adds a bar.
@@ -82,7 +93,8 @@ impl PageChunks {
         if key.kind == ChunkKind::Calls {
             self.calls[key.level as usize] += 1;
         }
-        if key.level < self.finest {
+        let is_worthless = key.kind == ChunkKind::Runs && self.worthless[key.level as usize];
+        if key.level < self.finest || is_worthless {
             return;
         }
         let bars = self.open.entry(key).or_default();
@@ -102,26 +114,46 @@ impl PageChunks {
         self.size += bytes.len() as u64;
         self.ended.push(Chunk { key, from: first, to: last, count: bars.len(), bytes });
         while self.size > self.most && self.finest + 1 < LEVELS {
-            self.forget_finest();
+            if !self.forget_worthless() {
+                self.forget_finest();
+            }
         }
+    }
+
+    /// Drops the runs of levels that are not worth their bytes. Returns true if there were any.
+    fn forget_worthless(&mut self) -> bool {
+        let (worth, before) = (self.worthwhile(), self.ended.len());
+        for level in self.finest + 1..LEVELS - 1 {
+            self.worthless[level as usize] |= !worth.contains(&level);
+        }
+        let worthless = self.worthless;
+        self.keep(|key| key.kind == ChunkKind::Calls || !worthless[key.level as usize]);
+        self.ended.len() < before
+    }
+
+    /// Keeps only these chunks.
+    fn keep(&mut self, is_kept: impl Fn(&ChunkKey) -> bool) {
+        self.open.retain(|key, _| is_kept(key));
+        self.ended.retain(|chunk| is_kept(&chunk.key));
+        self.size = self.ended.iter().map(|chunk| chunk.bytes.len() as u64).sum();
     }
 
     /// Drops the shortest calls, and the runs that only a zoom to them would show.
     fn forget_finest(&mut self) {
-        self.finest += 1;
-        let finest = self.finest;
-        self.open.retain(|key, _| key.level >= finest);
-        self.ended.retain(|chunk| chunk.key.level >= finest);
-        self.size = self.ended.iter().map(|chunk| chunk.bytes.len() as u64).sum();
+        let runs = (self.finest + 1..LEVELS - 1).find(|level| !self.worthless[*level as usize]);
+        let finest = runs.unwrap_or(LEVELS - 1);
+        self.finest = finest;
+        self.keep(|key| key.level >= finest);
     }
 
     /// Ends all chunks and returns them in order, without the levels of runs that are not worth their bytes: a picture
     /// that has hardly fewer bars than that of the level below is drawn by that.
     pub(super) fn finish(mut self) -> EndedChunks {
-        let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
-        open.sort_unstable_by_key(|(key, _)| *key);
-        for (key, bars) in open {
-            if key.level >= self.finest {
+        let mut keys: Vec<_> = self.open.keys().copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            // Those of a level that has been dropped meanwhile are gone.
+            if let Some(bars) = self.open.remove(&key).filter(|bars| !bars.is_empty()) {
                 self.end(key, bars);
             }
         }
@@ -135,7 +167,9 @@ impl PageChunks {
     /// Returns the levels whose runs are kept.
     fn worthwhile(&self) -> Vec<u32> {
         let count = |wanted: &dyn Fn(&ChunkKey) -> bool| -> usize {
-            self.ended.iter().filter(|chunk| wanted(&chunk.key)).map(|chunk| chunk.count).sum()
+            let ended = self.ended.iter().map(|chunk| (&chunk.key, chunk.count));
+            let open = self.open.iter().map(|(key, bars)| (key, bars.len()));
+            ended.chain(open).filter(|(key, _)| wanted(key)).map(|(_, count)| count).sum()
         };
         let shown = |level: u32| {
             count(&|key| match key.kind {
@@ -146,7 +180,7 @@ impl PageChunks {
         let (mut levels, mut before) = (vec![self.finest], shown(self.finest));
         for level in self.finest + 1..LEVELS {
             let bars = shown(level);
-            if bars * 5 < before * 3 {
+            if !self.worthless[level as usize] && bars * 5 < before * 3 {
                 levels.push(level);
                 before = bars;
             }
@@ -206,6 +240,31 @@ mod tests {
         assert_eq!((chunk.key, chunk.from, chunk.to, chunk.count), (key, 1000, 1040, 2));
         let bytes = decompress_to_vec_zlib(&chunk.bytes).unwrap();
         assert_eq!(bytes, [0, 10, 40, 20, 1, 2, 1, 0xac, 2, 0xc8, 1, 5, 20, 0]);
+    }
+
+    #[test]
+    fn runs_that_are_not_worth_their_bytes_go_before_any_call() {
+        // The calls take 4 to 15 units each, so that the runs of levels 1 and 2 are as many as the calls.
+        let page = |most| {
+            let random = RefCell::new(fastrand::Rng::with_seed(5));
+            let below = |most: u64| random.borrow_mut().u64(..most);
+            let (mut chunks, mut runs, mut now) = (PageChunks::new(most), LaneRuns::new(0), 0);
+            for _ in 0..50_000 {
+                let from = now + 12 + below(2);
+                now = from + 4 + below(12);
+                let bar = Bar { from, to: now, site: below(9) as u32, amount: below(99), ..Bar::default() };
+                runs.call(bar, &mut chunks);
+            }
+            runs.end(&mut chunks);
+            chunks.finish()
+        };
+        let size = |page: &EndedChunks| page.chunks.iter().map(|chunk| chunk.bytes.len() as u64).sum::<u64>();
+        let whole = page(u64::MAX);
+        // A page of just the size that is left in the end holds every call.
+        let small = page(size(&whole) + 4000);
+        assert_eq!((whole.merged, small.merged, small.calls), (0, 0, 50_000));
+        assert!(!small.levels.contains(&2) && small.levels.len() > 3, "{:?}", small.levels);
+        assert!(size(&small) <= size(&whole) + 4000);
     }
 
     #[test]

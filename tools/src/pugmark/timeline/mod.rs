@@ -43,7 +43,7 @@ pub struct TimelineOptions {
     /// Draw at most N calls, the first ones; a page always has the whole run
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     calls: usize,
-    /// Make the page at most N MB large: the shortest calls are merged with their neighbours
+    /// Make the page at most N MB large: the shortest calls are merged
     #[arg(long, value_name = "N", default_value_t = 20)]
     megabytes: u64,
     /// Take the names of functions from this file, too; repeatable
