@@ -6,10 +6,10 @@
 use core::hint::black_box;
 use core::ptr::NonNull;
 use machine::{PHYSICAL_MEMORY_OFFSET, frames, println, processors, traps};
+use pugmark_decoder_core::block_cache::edges::{EDGES, EdgeMap};
+use pugmark_decoder_core::block_cache::{BlockCache, ExecutionSink, InstructionRun};
 use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::block_cache::edges::{EDGES, EdgeMap};
-use pugmark_decoder_core::block_cache::{ExecutionSink, BlockCache, InstructionRun};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, Kept, Lost};
