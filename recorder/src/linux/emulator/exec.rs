@@ -52,7 +52,7 @@ impl Origin {
     }
 }
 
-/// How a program names the file that it executes: as in execveat(2).
+/// The name of a file that a program executes, as in execveat(2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
     pub(super) folder: c_int,

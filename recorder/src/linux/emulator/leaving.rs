@@ -2,8 +2,8 @@
 //! has begun, all that are before it in the block have, too.
 //!
 //! Source: SDM vol. 2, Instruction Format, "Instruction Prefixes", and the opcode maps of the appendix; QEMU's
-//! `target/i386/tcg`, where none of the instructions of registers that are named here calls a function that can raise an
-//! exception.
+//! `target/i386/tcg`, where none of the instructions of registers that are named here calls a function that can raise
+//! an exception.
 
 use super::PAGE;
 

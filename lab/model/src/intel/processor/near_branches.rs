@@ -72,8 +72,8 @@ impl NearBranches<'_> {
         self.quiet_until
     }
 
-    /// Reports that a branch retired, which ends at `next_ip` in memory, and that the program continued at `to`. Returns
-    /// false if that raised an interrupt: then no more can be reported here.
+    /// Reports that a branch retired, which ends at `next_ip` in memory, and that the program continued at `to`.
+    /// Returns false if that raised an interrupt: then no more can be reported here.
     #[inline]
     pub fn retire(&mut self, branch: NearBranch, next_ip: u64, to: u64, tsc: u64) -> bool {
         let IntelProcessor { pt, predictor, last_ip, .. } = &mut *self.processor;
