@@ -4,7 +4,6 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod stacks;
-mod unnamed;
 
 use pugmark_harness::scratch::Scratch;
 use serde_json::Value;

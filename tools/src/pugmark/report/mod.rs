@@ -86,6 +86,11 @@ enum ReportOrder {
     ChildrenTime,
 }
 
+/// The number of walks that end at the first function that is called after it was executed, if that comes before as
+/// many instructions as the traces have bytes, each of which stands for about six. The next walk knows what they find,
+/// so that mostly one walk goes to the end.
+const SHORT_WALKS: usize = 4;
+
 /// The counts of all traces.
 #[derive(Clone, Debug, Default)]
 struct ReportSums {
@@ -224,36 +229,34 @@ impl ReportOptions {
             return Ok(());
         }
         let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
-        let mut executed = None;
-        loop {
-            // Of functions without a name that are executed before they are called the rows are known only after all
-            // calls.
-            let unnamed =
-                executed.as_deref().map_or_else(|| vec![Default::default(); symbols.len()], unnamed_in);
+        let mut unnamed = vec![UnnamedFunctions::default(); symbols.len()];
+        for walk in 0.. {
             let sums_of = |lane: usize| {
                 let sums = CallerSums::new(self.rows(&symbols[lane], &unnamed[lane], &titles[lane]));
-                sums.stopping_if_stale(executed.is_none())
+                if walk < SHORT_WALKS { sums.stopping_before(session.size()) } else { sums }
             };
             let mut sums: Vec<_> = lanes.clone().map(sums_of).collect();
             let walked =
                 sums.iter_mut().zip(&symbols).map(|(visitor, names)| WalkedLane { names, visitor }).collect();
-            let ends = walk_lanes(&session, clock, executed.is_none(), progress, walked);
-            if executed.is_none() && sums.iter().any(CallerSums::is_stale) {
+            let (times, executed): (Vec<_>, Vec<_>) = walk_lanes(&session, clock, true, progress, walked)
+                .into_iter()
+                .map(|WalkEnd { time, counted, .. }| (time, counted.map(Executed::of).unwrap_or_default()))
+                .unzip();
+            // Of functions without a name that were executed before they were called the rows are known only now.
+            if sums.iter().any(|sums| sums.unnamed().1) {
+                let found = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
                 drop(sums);
-                executed = Some(Executed::in_lanes(&session, progress));
+                unnamed = found;
                 continue;
             }
-            for (lane, (sums, WalkEnd { time, counted: blocks, .. })) in
-                sums.into_iter().zip(ends).enumerate()
-            {
-                let counted_here = blocks.map(Executed::of);
-                let executed = counted_here.as_ref().or_else(|| executed.as_deref()?.get(lane));
-                let rows = self.rows(&symbols[lane], sums.unnamed(), &titles[lane]);
-                executed.into_iter().for_each(|executed| counted.add(executed, &rows));
+            let found: Vec<_> = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
+            for (lane, (sums, time)) in sums.into_iter().zip(times).enumerate() {
+                counted.add(&executed[lane], &self.rows(&symbols[lane], &found[lane], &titles[lane]));
                 counted.add_sums(sums, time, self.has_time().then_some(clock.unit))?;
             }
-            return Ok(());
+            break;
         }
+        Ok(())
     }
 
     /// Sorts the rows, and leaves out those that are not wanted.

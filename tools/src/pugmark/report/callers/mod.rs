@@ -32,8 +32,9 @@ pub(super) struct CallerSums<'a> {
     unnamed_places: BTreeSet<u64>,
     /// An address had a place before the function was called that it is in, so its row was another one.
     is_stale: bool,
-    /// Nothing more is wanted if that is so.
-    stops_if_stale: bool,
+    /// Nothing more is wanted if that is so before this many instructions were executed.
+    stops_before: u64,
+    stops: bool,
     known: KnownAddresses,
     places: Vec<CountedPlace>,
     place_numbers: HashMap<CountedPlace, usize>,
@@ -114,7 +115,8 @@ impl<'a> CallerSums<'a> {
             unnamed: naming.unnamed.clone(),
             unnamed_places: BTreeSet::new(),
             is_stale: false,
-            stops_if_stale: false,
+            stops_before: 0,
+            stops: false,
             known: KnownAddresses::new(),
             places: vec![],
             place_numbers: HashMap::new(),
@@ -128,19 +130,15 @@ impl<'a> CallerSums<'a> {
         }
     }
 
-    /// Stops as soon as some rows are stale.
-    pub(super) fn stopping_if_stale(self, stops_if_stale: bool) -> Self {
-        Self { stops_if_stale, ..self }
+    /// Stops as soon as some rows are stale, if that is so before this many instructions were executed.
+    pub(super) fn stopping_before(mut self, instructions: u64) -> Self {
+        self.stops_before = instructions;
+        self
     }
 
-    /// Returns true if some rows are not those of the functions that were called later.
-    pub(super) const fn is_stale(&self) -> bool {
-        self.is_stale
-    }
-
-    /// Returns the functions without a name that were called.
-    pub(super) const fn unnamed(&self) -> &UnnamedFunctions {
-        &self.unnamed
+    /// Returns the functions without a name that were called, and true if some rows are not those of these functions.
+    pub(super) fn unnamed(&self) -> (&UnnamedFunctions, bool) {
+        (&self.unnamed, self.is_stale)
     }
 
     /// Ends the trace. Returns the cost of each row, and the total.
@@ -271,11 +269,12 @@ impl Visitor for CallerSums<'_> {
         let next = self.unnamed_places.range(to..).next();
         if next.is_some_and(|next| self.unnamed.begin(*next, symbols) == Some(to)) {
             self.is_stale = true;
+            self.stops |= self.before.map_or(0, |before| before.insns) < self.stops_before;
         }
     }
 
     fn is_done(&self) -> bool {
-        self.stops_if_stale && self.is_stale
+        self.stops
     }
 
     fn call_event(&mut self, now: Time, what: CallEvent) {
