@@ -212,7 +212,6 @@
 //! - output to the trace transport subsystem
 //! - the registers of trigger tracing
 //! - PEBS load latency
-//! - Intel's counters without sampling
 //!
 //! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON if [`VmxTracing`] requires
 //! it, and before a processor sleeps or goes offline. Guests are traced by

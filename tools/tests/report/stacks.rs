@@ -211,7 +211,7 @@ fn returns_that_raise_and_deep_recursions_leave_what_they_leave() {
     let recorded = Recorded::new(POPS, &["-mno-red-zone"], &["--start", "main"]);
     let chains = views_agree(&recorded, &["raise_it", "between", "caught", "pops", "down", "deep"]);
     // No chain is so long that a line for each is too much.
-    assert_eq!(chains.to("down").map(<[String]>::len).max(), Some(1024));
+    assert_eq!(chains.to("down").map(<[String]>::len).max(), Some(256));
     chains.assert_end("pops", &["main", "pops"]);
     let ends: Vec<&[String]> = chains.to("caught").collect();
     assert_eq!(ends, [&["main", "deep", "caught"][..], &["main", "pops", "caught"]]);

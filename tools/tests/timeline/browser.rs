@@ -78,7 +78,7 @@ pub(super) fn visit_file(
         "--no-sandbox",
         "--disable-gpu",
         "--dump-dom",
-        "--virtual-time-budget=60000",
+        "--virtual-time-budget=600000",
     ]);
     browser.arg(format!("--window-size={window}"));
     browser.arg(format!("--user-data-dir={}", folder.0.join("profile").display()));

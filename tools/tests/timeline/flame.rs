@@ -67,7 +67,7 @@ fn deep_recursion_is_cut_at_a_depth() {
     let (depth, bytes, all) = longest(&[]);
     assert!(depth == 256 && bytes < 1 << 20, "{depth} {bytes}");
     let (depth, bytes, same) = longest(&["--depth", "20"]);
-    assert!(depth == 20 && bytes < 1 << 14 && same == all, "{depth} {bytes}");
+    assert!(depth == 20 && bytes < 1 << 15 && same == all, "{depth} {bytes}");
     folder.text(&["flamegraph", "-o", "flame.svg", "rec"]);
     assert!(fs::metadata(folder.0.join("flame.svg")).unwrap().len() < 1 << 20);
     assert_eq!(folder.pugmark(&["flamegraph", "--depth", "0", "rec"]).status.code(), Some(2));

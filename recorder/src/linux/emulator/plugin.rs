@@ -8,8 +8,9 @@
 //!
 //! # How it knows what was executed
 //! The emulator translates code in blocks, which end at branches at the latest. At each begin of a block the plugin
-//! writes the block's number. A block may be left early, by an exception for example: therefore instructions are counted
-//! where it can be left, and a block that did not begin all of its instructions is reported as partial by the next one.
+//! writes the block's number. A block may be left early, by an exception for example: therefore instructions are
+//! counted where it can be left, and a block that did not begin all of its instructions is reported as partial by the
+//! next one.
 
 #![allow(unreachable_pub, reason = "in the plugin's own crate it is not")]
 
@@ -159,8 +160,8 @@ fn lock() -> std::sync::MutexGuard<'static, Option<PluginProcess>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the numbers of this process and thread as `/proc` has them, which the recorder has mounted, too: a process in
-/// a namespace of its own has another one there than for itself.
+/// Returns the numbers of this process and thread as `/proc` has them, which the recorder has mounted, too: a process
+/// in a namespace of its own has another one there than for itself.
 fn numbers() -> (u32, u32) {
     let read = || {
         let link = fs::read_link("/proc/thread-self").ok()?;

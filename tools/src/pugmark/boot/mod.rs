@@ -39,7 +39,7 @@ pub struct BootOptions {
     /// The machine's number of processors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     processors: u16,
-    /// The guest's memory in MiB: up to 256 (the default), or more than 320; with `--uefi` 384 or more (default: 512)
+    /// The guest's memory in MiB: to 256 (default), or above 320; with `--uefi` from 384 on (512)
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub struct BootOptions {
     /// The file that the kernel receives as its last module: Linux's initramfs
     #[arg(long, value_name = "FILE", conflicts_with_all = ["disk", "cdrom"])]
     initrd: Option<PathBuf>,
-    /// A file that the kernel receives as a module, and words for it: Xen's Linux, with its command line
+    /// A file that the kernel receives as a module, and its words: Xen's Linux, its command line
     #[arg(long, value_name = "FILE WORDS", conflicts_with_all = ["disk", "cdrom"])]
     module: Vec<OsString>,
     /// The kernel's command line
