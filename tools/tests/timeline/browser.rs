@@ -22,9 +22,13 @@ const TOOLS: &str = r#"
 const said = {};
 const say = (name, value) => { said[name] = value; };
 const pause = () => new Promise(done => setTimeout(done, 20));
+// A browser without a screen seldom makes a frame, so what the page has asked for is drawn here.
 const settle = async until => {
-  for (let i = 0; i < 5; i++) await pause();
-  for (let i = 0; i < 500 && (asked || !wanted().every(chunk => chunk.bars) || until && !until()); i++) await pause();
+  const isOpen = () => asked || !wanted().every(chunk => chunk.bars) || until && !until();
+  for (let i = 0; i < 500 && (i < 5 || isOpen()); i++) {
+    await pause();
+    if (asked) { asked = false; drawNow(); }
+  }
 };
 const send = (kind, px, py, more) => {
   const box = canvas.getBoundingClientRect();
