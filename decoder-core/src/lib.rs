@@ -32,7 +32,7 @@
 //!             image ────┤
 //!             (code)    ├──▶ flow    an instruction at a time: exact, and the reference
 //!                       ├──▶ block   a block at a time: instructions without an indirect branch between them
-//!                       └──▶ block_cache   all of it, to a sink: the fast way to instructions, blocks and edges
+//!                       └──▶ block_cache   all of it to a sink, fast: instructions, blocks, edges
 //!
 //!  bytes in slices (a ring, a ToPA, what one interrupt found) ─▶ resume ─▶ the same sinks
 //! ```

@@ -23,7 +23,7 @@ use std::{
 
 /// The number of blocks that are passed on at once: some ten kilobytes, which stay in a processor's own cache.
 const BATCH: usize = 1 << 12;
-/// The most blocks that have numbers at the same time; few in tests, in which they are given anew.
+/// The maximum number of numbered blocks. When it is reached, the numbers start at 1 again; in tests that is soon.
 const NUMBERED: usize = if cfg!(test) { 3 } else { 1 << 18 };
 /// The number of batches that wait.
 const WAITING: usize = 4;
@@ -36,7 +36,7 @@ enum Other {
     Event(Event),
     Lost(Lost),
     Reached(u64),
-    /// All numbers are given anew.
+    /// The numbers start at 1 again: no block has one.
     Renumbered,
 }
 
@@ -130,7 +130,7 @@ struct Delivery<'s, S> {
     sinks: &'s mut [S],
     /// The lane of the slice.
     lane: usize,
-    /// The number of times that numbers were given anew.
+    /// The number of times that the numbers have started at 1.
     generation: u64,
     /// The blocks by their numbers.
     known: Vec<Block>,

@@ -121,7 +121,7 @@ fn frames(tree: &FlameTree, totals: &[u64]) -> (Vec<DrawnFunction>, u64) {
     let mut largest: Vec<u64> = totals.to_vec();
     let least = match largest.len() > MOST_FRAMES {
         false => 0,
-        // No more than so many are larger.
+        // At most MOST_FRAMES functions took more than the one that is selected.
         true => *largest.select_nth_unstable_by(MOST_FRAMES, |one, other| other.cmp(one)).1 + 1,
     };
     let (mut frames, mut left) = (vec![], vec![DrawnFunction { node: FlameTree::ROOT, depth: 0, from: 0 }]);

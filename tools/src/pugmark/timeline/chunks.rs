@@ -58,7 +58,7 @@ pub(super) struct EndedChunks {
     pub(super) merged: u64,
 }
 
-/// The chunks of a page, in at most so many bytes.
+/// The chunks of a page, whose bytes are limited.
 pub(super) struct PageChunks {
     open: FxHashMap<ChunkKey, Vec<Bar>>,
     ended: Vec<Chunk>,
