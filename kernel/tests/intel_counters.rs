@@ -2,9 +2,12 @@
 
 mod common;
 
-use common::{Machine, Registers};
+use common::{Collector, Machine, Registers};
 use pugmark_kernel::intel::counters::{IntelCounterRunning, IntelCounterUnit, IntelEvent};
+use pugmark_kernel::intel::pt::{Layout, Mode, RegionSize};
+use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::msr::Msr;
+use pugmark_kernel::pmi::Pmi;
 use pugmark_model::intel::IntelSettings;
 
 /// Profiles from version 2 of architectural performance monitoring on.
@@ -143,4 +146,50 @@ fn a_fault_at_any_access_leaves_nothing_on() {
         }
     }
     assert!(faults > 20, "{faults}");
+}
+
+#[test]
+fn two_sessions_at_once_have_counters_of_their_own_and_stop_in_any_order() {
+    for first_stops_first in [true, false] {
+        let machine = machine("skylake");
+        let before = machine.msr(GLOBAL_CTRL);
+        let one = start(&machine, &EVENTS);
+        machine.run(10);
+        let two = start(&machine, &EVENTS);
+        machine.run(100);
+        let (one, two) = if first_stops_first {
+            let one = one.stop().unwrap();
+            machine.run(1000);
+            (one, two.stop().unwrap())
+        } else {
+            let two = two.stop().unwrap();
+            machine.run(1000);
+            (one.stop().unwrap(), two)
+        };
+        let expected = if first_stops_first { (110, 1100) } else { (1110, 100) };
+        assert_eq!((one.totals(), two.totals()), (&[expected.0; 2][..], &[expected.1; 2][..]));
+        assert!(!one.turned_off && !two.turned_off, "each leaves the other's counters on");
+        assert_eq!(machine.msr(GLOBAL_CTRL), before, "first stops first: {first_stops_first}");
+    }
+}
+
+#[test]
+fn a_counter_that_wraps_while_a_trace_is_served_loses_nothing_and_disturbs_no_pmi() {
+    let machine = machine("skylake");
+    let mut handler = machine.handler();
+    machine.arm(Delivery::Nmi).unwrap();
+    let mut counters = start(&machine, &EVENTS);
+    let layout = Layout::topa(RegionSize::K4, 4);
+    let mut trace = machine.start(layout, Mode::StopWhenFull { spare: 1 });
+    let mut sink = Collector::new();
+    // IA32_FIXED_CTR0 and IA32_A_PMC0 overflow after ten instructions, long before the first PMI.
+    [0x309, 0x4c1].into_iter().for_each(|register| write(&machine, register, (1 << 48) - 10));
+    let served = machine.run_with(30_000, &mut handler, &mut trace.source(&mut sink));
+    assert!(!served.is_empty() && served.iter().all(|pmi| *pmi == Pmi::Served), "{served:?}");
+    for event in 0..2 {
+        assert_eq!(counters.count(event), Ok(Some((1 << 48) - 10 + 30_000)));
+    }
+    let stopped = counters.stop().unwrap();
+    assert!(!stopped.turned_off);
+    assert!(trace.stop().unwrap().loss.is_none());
 }
