@@ -107,6 +107,13 @@ fn counts_that_are_too_low_are_told() {
     let stopped = running.stop().unwrap();
     assert!(stopped.turned_off);
     assert_eq!(stopped.totals(), [10, 10]);
+    let running = stopped.unit.start(&EVENTS).map_err(|failed| failed.error()).unwrap();
+    machine.run(10);
+    // CTR_FRZ, by IA32_PERF_GLOBAL_STATUS_SET: a PMI has frozen the counters.
+    write(&machine, 0x391, 1 << 59);
+    let stopped = running.stop().unwrap();
+    assert!(stopped.turned_off);
+    write(&machine, 0x390, 1 << 59);
     let stopped = stopped.unit.start(&EVENTS).map_err(|failed| failed.error()).unwrap().stop().unwrap();
     assert!(!stopped.turned_off, "a new session knows nothing of it");
 }
@@ -140,6 +147,7 @@ fn a_fault_at_any_access_leaves_nothing_on() {
             }
         };
         assert_eq!(stopped.totals(), [50, 50], "access {access}");
+        assert!(!stopped.turned_off, "access {access}: a second stop finds what the first one left");
         assert_eq!([0x186, 0x38d].map(|register| machine.msr(register)), [0; 2], "stop, access {access}");
         if machine.cancel() {
             break;

@@ -94,8 +94,11 @@ impl IntelEvent {
 
     /// Returns the fixed-function counter that counts this event, too.
     pub(super) fn fixed(&self) -> Option<u8> {
-        let everywhere = self.os(true).user(true);
-        [Self::INSTRUCTIONS, Self::CYCLES].iter().position(|event| *event == everywhere).map(|n| n as u8)
+        match self.os(true).user(true) {
+            Self::INSTRUCTIONS => Some(0),
+            Self::CYCLES => Some(1),
+            _ => None,
+        }
     }
 
     /// Returns IA32_PERFEVTSELx of a counter that counts the event.

@@ -76,14 +76,14 @@ pub(crate) fn release(msr: &mut impl Msr, counter: Counter) -> Result<(), Genera
 }
 
 /// Returns the general-purpose counters that microcode uses now, as bits: counter 3 while it makes transactions of TSX
-/// safe, unless it aborts all of them.
+/// safe, unless it aborts all of them. CPUID must have leaf 7, as it has where it describes the counters.
 ///
 /// Source: Intel, "Performance Monitoring Impact of Intel Transactional Synchronization Extension Memory Ordering
 /// Issue"; Linux, arch/x86/events/intel/core.c, `tfa_get_event_constraints`.
 pub(crate) fn microcode_counters(cpuid: &impl CpuIdReader, msr: &mut impl Msr) -> u8 {
     const RTM: u32 = 1 << 11;
     const TSX_FORCE_ABORT: u32 = 1 << 13;
-    let leaf = if cpuid.cpuid1(0).eax >= 7 { cpuid.cpuid2(7, 0) } else { return 0 };
+    let leaf = cpuid.cpuid2(7, 0);
     if leaf.ebx & RTM == 0 || leaf.edx & TSX_FORCE_ABORT == 0 {
         return 0;
     }

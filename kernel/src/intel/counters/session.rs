@@ -40,7 +40,7 @@ impl EventList {
 /// The counters with their events.
 #[derive(Debug)]
 pub struct IntelCounterSession<M: Msr> {
-    unit: IntelCounterUnit<M>,
+    pub(super) unit: IntelCounterUnit<M>,
     events: EventList,
     /// The counters' bits in IA32_PERF_GLOBAL_CTRL.
     counters: u64,
@@ -76,15 +76,12 @@ impl<M: Msr> IntelCounterSession<M> {
         };
         let overflow = GlobalStatus::from_bits_retain(bit(counter));
         let msr = &mut self.unit.msr;
-        let before: GlobalStatus = msr.read()?;
         let mut value = msr.read_at(register)?;
         if msr.read::<GlobalStatus>()?.contains(overflow) {
             write(msr, GlobalStatusReset(overflow))?;
             *wraps += 1;
-            if !before.contains(overflow) {
-                // It wrapped before or after it was read.
-                value = msr.read_at(register)?;
-            }
+            // It may have wrapped after it was read.
+            value = msr.read_at(register)?;
         }
         let wrapped = wraps.checked_shl(bits.into()).unwrap_or(0);
         Ok(Some(wrapped.wrapping_add(value & width(bits))))
@@ -164,9 +161,7 @@ impl<M: Msr> Recording for IntelCounterSession<M> {
         let msr = &mut self.unit.msr;
         self.events.iter().try_for_each(|it| registers::release(msr, it.counter))?;
         let GlobalCtrl(counting) = msr.read()?;
-        write(msr, GlobalCtrl(counting & !self.counters | before & self.counters))?;
-        self.before = None;
-        Ok(())
+        write(msr, GlobalCtrl(counting & !self.counters | before & self.counters))
     }
 
     fn abandon(&mut self, _: Abandoned) {

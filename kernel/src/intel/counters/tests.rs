@@ -16,19 +16,22 @@ const GLOBAL_INUSE: u32 = 0x392;
 struct Leaves {
     highest: u32,
     signature: u32,
+    features: [u32; 4],
     counters: [u32; 4],
 }
 
 /// A Nehalem, whose leaf has seven events, all available: version 3, four counters of 48 bits and three fixed ones.
-const NEHALEM: Leaves = Leaves { highest: 0xb, signature: 0x106a5, counters: [0x0730_0403, 0, 0, 0x603] };
+const NEHALEM: Leaves =
+    Leaves { highest: 0xb, signature: 0x106a5, features: [0; 4], counters: [0x0730_0403, 0, 0, 0x603] };
 
 impl Leaves {
     fn cpuid(self) -> impl Fn(u32, u32) -> CpuIdResult + Clone {
-        move |leaf, _| {
-            let [eax, ebx, ecx, edx] = match leaf {
-                0 => [self.highest, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
-                1 => [self.signature, 0, 0, 0],
-                0xa => self.counters,
+        move |leaf, subleaf| {
+            let [eax, ebx, ecx, edx] = match (leaf, subleaf) {
+                (0, _) => [self.highest, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
+                (1, _) => [self.signature, 0, 0, 0],
+                (7, 0) => self.features,
+                (0xa, 0) => self.counters,
                 _ => [0; 4],
             };
             CpuIdResult { eax, ebx, ecx, edx }
@@ -75,6 +78,12 @@ fn counters_are_those_of_the_leaf() {
     // Version 4 has no such bits.
     let older = Leaves { counters: [0x0830_0804, 0, 0b1_0011, 0x602], ..golden_cove };
     assert_eq!(older.capabilities().unwrap().fixed, 0b11);
+    // Counters of one kind alone; and counter 3 while it is microcode's.
+    let only = |counters| Leaves { counters, ..golden_cove }.capabilities().map(|it| (it.general, it.fixed));
+    assert_eq!(only([0x0830_0004, 0, 0, 0x602]), Ok((0, 0b11)));
+    assert_eq!(only([0x0830_0404, 0, 0, 0]), Ok((0xf, 0)));
+    let transactions = Leaves { features: [0, 1 << 11, 0, 1 << 13], ..NEHALEM };
+    assert_eq!(transactions.capabilities().unwrap().general, 0b111);
     // More than the driver uses.
     let many = Leaves { counters: [0x0830_1404, 0, 0, 0x61f], ..golden_cove };
     assert_eq!((many.capabilities().unwrap().general, many.capabilities().unwrap().fixed), (0xff, 0xff));
@@ -115,6 +124,11 @@ fn events_go_to_fixed_function_counters_where_one_counts_them() {
     assert_eq!(written(FIXED_CTRL), [0x1, 0x31, 0x30, 0]);
     // All begin at once; the bits that were set before are set at the end.
     assert_eq!(written(GLOBAL_CTRL), [0b1100, 0b1111 | 0b11 << 32, 0b1100, 0b1111]);
+    // Without the errata no event clears a counter.
+    let newer = Leaves { signature: 0xb_06a2, ..NEHALEM };
+    let (writes, _) = start(newer, &[], &[IntelEvent::BRANCHES]).unwrap();
+    let selects = writes.iter().filter(|(register, _)| *register == SELECT).map(|(_, value)| *value);
+    assert_eq!(selects.collect::<Vec<_>>(), [0x43_00c4, 0]);
     // A second counter for instructions is one of general purpose.
     let (_, counters) = start(NEHALEM, &[], &[IntelEvent::INSTRUCTIONS; 5]).unwrap();
     assert_eq!(counters, [1 << 30, 0, 1, 2, 3]);
@@ -129,6 +143,14 @@ fn counters_of_others_are_left_alone() {
         writes.iter().all(|(register, _)| ![SELECT, FIXED_CTRL, 0xc1, 0x309].contains(register)),
         "{writes:x?}"
     );
+    // Counter 0 stays enabled, or not, as it was.
+    for counting in [0, 0b1] {
+        let values = [busy[0], busy[1], (GLOBAL_CTRL, counting)];
+        let (writes, _) = start(NEHALEM, &values, &[IntelEvent::INSTRUCTIONS]).unwrap();
+        let controls =
+            writes.iter().filter(|(register, _)| *register == GLOBAL_CTRL).map(|(_, value)| *value);
+        assert_eq!(controls.collect::<Vec<_>>(), [0, 0b10, 0, 0].map(|bits| bits | counting));
+    }
     let version_4 = Leaves { counters: [0x0730_0404, 0, 0, 0x603], ..NEHALEM };
     let (_, counters) =
         start(version_4, &[(GLOBAL_INUSE, 1 << 32 | 0b11)], &[IntelEvent::INSTRUCTIONS]).unwrap();
@@ -154,7 +176,14 @@ fn what_cannot_be_counted_is_refused() {
         IntelCountersRefusal::NoEvent { event: 0 }
     );
     assert!(start(short, &[], &[IntelEvent::CACHE_MISSES, IntelEvent::new(0xd0, 0x81)]).is_ok());
-    // 17 events, on a processor with eight counters of each kind.
+    // A leaf with more bits than the register has.
+    let cycles = [IntelEvent::CYCLES.os(false)];
+    let absent = |bits: u32, set| Leaves { counters: [bits << 24 | 0x30_0403, set, 0, 0x603], ..NEHALEM };
+    assert_eq!(refusal(absent(7, 1), &cycles), IntelCountersRefusal::NoEvent { event: 0 });
+    for bits in [0x20, 0xff] {
+        assert!(start(absent(bits, 0b10), &[], &cycles).is_ok(), "{bits:#x}");
+    }
+    // Nine branches, on a processor with eight counters of each kind.
     let most = Leaves { counters: [0x0830_0804, 0, 0, 0x608], ..NEHALEM };
     let events = [IntelEvent::BRANCHES; 9];
     assert_eq!(refusal(most, &events), IntelCountersRefusal::NoCounter { event: 8 });
@@ -165,38 +194,55 @@ fn what_cannot_be_counted_is_refused() {
 }
 
 #[test]
-fn a_counter_that_wraps_while_it_is_read_is_continued() {
+fn a_counter_that_wraps_at_any_access_is_continued() {
     const STATUS: u32 = 0x38e;
-    /// Registers whose counter wraps after the first read of the status.
-    struct Wrapping(FakeMsr, u32);
+    const COUNTER: u32 = 0xc1;
+    /// Registers whose counter goes from its highest value to 7 after this many accesses.
+    struct Wrapping(FakeMsr, Option<u32>);
+    impl Wrapping {
+        fn access(&mut self) {
+            self.1 = self.1.and_then(|left| left.checked_sub(1));
+            if self.1 == Some(0) {
+                self.0.set(STATUS, 1);
+                self.0.set(COUNTER, 7);
+            }
+        }
+    }
     // SAFETY: the registers represent no hardware.
     unsafe impl Msr for Wrapping {
         fn rdmsr(&mut self, address: u32) -> Result<u64, crate::msr::GeneralProtection> {
             let value = self.0.rdmsr(address);
-            if address == STATUS {
-                self.1 += 1;
-                if self.1 == 1 {
-                    self.0.set(STATUS, 1);
-                    self.0.set(0xc1, 7);
-                }
-            }
+            self.access();
             value
         }
         unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), crate::msr::GeneralProtection> {
             if address == 0x390 {
-                self.0.set(STATUS, 0);
+                self.0.set(STATUS, self.0.get(STATUS) & !value);
             }
             // SAFETY: as above.
-            unsafe { self.0.wrmsr(address, value) }
+            let written = unsafe { self.0.wrmsr(address, value) };
+            self.access();
+            written
         }
     }
-    let mut msr = FakeMsr::new();
-    msr.set(MISC_ENABLE, 1 << 7);
-    let unit = IntelCounterUnit::detect(NEHALEM.cpuid(), Wrapping(msr, 0)).unwrap();
-    let mut running = unit.start(&[IntelEvent::BRANCHES]).map_err(|failed| failed.error()).unwrap();
-    assert_eq!(running.count(0), Ok(Some((1 << 48) + 7)));
-    assert_eq!(running.count(0), Ok(Some((1 << 48) + 7)), "once");
-    assert_eq!(running.count(1), Ok(None));
+    let (before, after) = ((1 << 48) - 1, (1 << 48) + 7);
+    let mut seen = [0; 2];
+    for access in 1..8 {
+        let mut msr = FakeMsr::new();
+        msr.set(MISC_ENABLE, 1 << 7);
+        let unit = IntelCounterUnit::detect(NEHALEM.cpuid(), Wrapping(msr, None)).unwrap();
+        let mut running = unit.start(&[IntelEvent::BRANCHES]).map_err(|failed| failed.error()).unwrap();
+        let registers = &mut running.session_mut().unit.msr;
+        registers.0.set(COUNTER, (1 << 48) - 1);
+        registers.1 = Some(access);
+        let first = running.count(0).unwrap().unwrap();
+        assert!([before, after].contains(&first), "access {access}: {first:x}");
+        seen[usize::from(first == after)] += 1;
+        let later = (0..4).map(|_| running.count(0).unwrap().unwrap()).last();
+        assert_eq!(later, Some(after), "access {access}, once");
+        assert_eq!(running.count(1), Ok(None));
+    }
+    assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
 }
 
 #[test]

@@ -71,8 +71,8 @@ impl<M: Msr> IntelCounterUnit<M> {
             }
             let fixed = event.fixed().map(Counter::Fixed);
             let counters = fixed.into_iter().chain((0..MOST).map(Counter::General));
-            let chosen = counters.into_iter().find(|counter| free & registers::bit(*counter) != 0);
-            let Some(counter) = chosen.filter(|_| n < EVENTS) else {
+            let Some(counter) = counters.into_iter().find(|counter| free & registers::bit(*counter) != 0)
+            else {
                 return refuse(IntelCountersRefusal::NoCounter { event: n });
             };
             free &= !registers::bit(counter);
