@@ -85,6 +85,59 @@ impl Drop for Signals {
     }
 }
 
+/// As long as this exists, this thread gets none of the signals that end a process. They wait: nothing may lose one
+/// that comes when a program runs already and [`Signals`] does not yet.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    before: Mask,
+}
+
+/// A thread's blocked signals.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mask(libc::sigset_t);
+
+impl Blocked {
+    pub(super) fn new() -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: it fills in the set.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        for signal in ENDING {
+            // SAFETY: the set is filled in, and the signal exists.
+            unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+        }
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the first is a set, and the second is filled in.
+        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) } {
+            // SAFETY: it was filled in.
+            0 => Ok(Self { before: Mask(unsafe { before.assume_init() }) }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Returns the mask from before, which a process that is started meanwhile needs.
+    pub(super) const fn before(&self) -> Mask {
+        self.before
+    }
+}
+
+impl Mask {
+    /// Sets the calling thread's mask. May be called between fork and exec.
+    pub(super) fn set(&self) -> io::Result<()> {
+        // SAFETY: it is a set.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // It fails for no set.
+        let _ = self.before.set();
+    }
+}
+
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
@@ -115,10 +168,15 @@ extern "C" fn remind(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
+    /// The signal that was received is the whole process's.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_key_at_the_terminal_has_reached_the_program_already() {
         const SI_USER: c_int = 0;
+        let _one = ONE_AT_A_TIME.lock();
         let signals = Signals { before: vec![] };
         for (signal, code, expected) in [
             (libc::SIGINT, SI_KERNEL, None),
@@ -147,5 +205,17 @@ mod tests {
         info.si_code = SI_KERNEL;
         note(libc::SIGINT, &raw mut info, std::ptr::null_mut());
         assert_eq!(signals.take(), Some(libc::SIGINT));
+    }
+
+    #[test]
+    fn a_signal_that_comes_before_it_can_be_noted_waits() {
+        let _one = ONE_AT_A_TIME.lock();
+        let blocked = Blocked::new().expect("a mask");
+        // SAFETY: the signal is blocked, and goes to this thread alone.
+        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+        let signals = Signals::new(true).expect("handlers are set");
+        assert_eq!(signals.take(), None);
+        drop(blocked);
+        assert_eq!(signals.take(), Some(libc::SIGTERM));
     }
 }

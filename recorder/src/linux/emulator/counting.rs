@@ -79,7 +79,7 @@ pub(in super::super) fn count(
     options: &RecordOptions,
     Prepared { shared, line }: Prepared,
 ) -> Result<Counted, RecordError> {
-    let child = launch(options, &line)?;
+    let child = launch(options, &line, None)?;
     let mut counting = Counting {
         rings: shared.rings.clone(),
         child,

@@ -31,7 +31,7 @@ mod thread;
 use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
     part::WRITE_EVERY,
-    signals::Signals,
+    signals::{Blocked, Mask, Signals},
     switch::{Switch, Triggers},
 };
 pub(super) use counting::count;
@@ -152,13 +152,22 @@ pub(super) fn record(
 ) -> Result<Recording, RecordError> {
     folder::prepare(&options.out)?;
     index::begin(options, SystemTime::now())?;
-    let child = launch(options, &line)?;
-    let signals = options.signals.then(|| Signals::new(true)).transpose().map_err(RecordError::Prepare)?;
+    let (child, signals) = start(options, &line)?;
     Emulation::new(options, shared, child, signals).run(progress)
 }
 
-/// Starts the emulator.
-fn launch(options: &RecordOptions, line: &[CString]) -> Result<Child, RecordError> {
+/// Starts the emulator, with the signal actions from before, and notes the signals that come from then on.
+fn start(options: &RecordOptions, line: &[CString]) -> Result<(Child, Option<Signals>), RecordError> {
+    if !options.signals {
+        return Ok((launch(options, line, None)?, None));
+    }
+    let blocked = Blocked::new().map_err(RecordError::Prepare)?;
+    let child = launch(options, line, Some(blocked.before()))?;
+    Ok((child, Some(Signals::new(true).map_err(RecordError::Prepare)?)))
+}
+
+/// Starts the emulator, with these signals blocked.
+fn launch(options: &RecordOptions, line: &[CString], mask: Option<Mask>) -> Result<Child, RecordError> {
     let mut command = Command::new(EMULATOR);
     command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
     let aslr = options.aslr;
@@ -167,9 +176,9 @@ fn launch(options: &RecordOptions, line: &[CString]) -> Result<Child, RecordErro
         if !aslr && unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as _) } == -1 {
             return Err(io::Error::last_os_error());
         }
-        Ok(())
+        mask.map_or(Ok(()), |mask| mask.set())
     };
-    // SAFETY: between fork and exec it only makes a system call, which is allowed there.
+    // SAFETY: between fork and exec it only makes system calls, which is allowed there.
     unsafe { command.pre_exec(before_exec) };
     command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })
 }
