@@ -1,4 +1,5 @@
-//! The instructions that the emulator's plugin counts: each at the latest where its block can be left, as iced-x86 says.
+//! The instructions that the emulator's plugin counts: each at the latest where its block can be left, as iced-x86
+//! says.
 
 #[path = "../src/linux/emulator/leaving.rs"]
 mod leaving;
