@@ -43,6 +43,14 @@ impl Signals {
         Ok(signals)
     }
 
+    /// Starts a program by `start`, with the signal actions from before, and begins to note signals. Those that come
+    /// while it starts are noted, too: they wait. `start` gives the program the mask from before.
+    pub(super) fn from_start<T>(start: impl FnOnce(Mask) -> T) -> io::Result<(T, Self)> {
+        let blocked = Blocked::new()?;
+        let started = start(blocked.before);
+        Ok((started, Self::new(true)?))
+    }
+
     /// Takes the signal that has come since the last call.
     pub(super) fn take(&self) -> Option<c_int> {
         if RECEIVED.load(Ordering::Relaxed) == 0 {
@@ -85,19 +93,28 @@ impl Drop for Signals {
     }
 }
 
-/// As long as this exists, this thread gets none of the signals that end a process. They wait: nothing may lose one
-/// that comes when a program runs already and [`Signals`] does not yet.
-#[derive(Debug)]
-pub(super) struct Blocked {
-    before: Mask,
-}
-
 /// A thread's blocked signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mask(libc::sigset_t);
 
+impl Mask {
+    /// Sets the calling thread's mask. May be called between fork and exec.
+    pub(super) fn set(&self) -> io::Result<()> {
+        // SAFETY: it is a set.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// As long as this exists, the signals that end a process wait, if they would be delivered to this thread.
+struct Blocked {
+    before: Mask,
+}
+
 impl Blocked {
-    pub(super) fn new() -> io::Result<Self> {
+    fn new() -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: it fills in the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -110,22 +127,6 @@ impl Blocked {
         match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) } {
             // SAFETY: it was filled in.
             0 => Ok(Self { before: Mask(unsafe { before.assume_init() }) }),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
-    }
-
-    /// Returns the mask from before, which a process that is started meanwhile needs.
-    pub(super) const fn before(&self) -> Mask {
-        self.before
-    }
-}
-
-impl Mask {
-    /// Sets the calling thread's mask. May be called between fork and exec.
-    pub(super) fn set(&self) -> io::Result<()> {
-        // SAFETY: it is a set.
-        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
-            0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
@@ -208,14 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_comes_before_it_can_be_noted_waits() {
+    fn a_signal_that_comes_while_the_program_starts_is_noted() {
         let _one = ONE_AT_A_TIME.lock();
-        let blocked = Blocked::new().expect("a mask");
-        // SAFETY: the signal is blocked, and goes to this thread alone.
-        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
-        let signals = Signals::new(true).expect("handlers are set");
-        assert_eq!(signals.take(), None);
-        drop(blocked);
+        // SAFETY: it goes to this thread alone, which has blocked it.
+        let ((), signals) = Signals::from_start(|_| assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0))
+            .expect("handlers are set");
         assert_eq!(signals.take(), Some(libc::SIGTERM));
     }
 }

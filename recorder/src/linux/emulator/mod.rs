@@ -31,7 +31,7 @@ mod thread;
 use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
     part::WRITE_EVERY,
-    signals::{Blocked, Mask, Signals},
+    signals::{Mask, Signals},
     switch::{Switch, Triggers},
 };
 pub(super) use counting::count;
@@ -156,17 +156,17 @@ pub(super) fn record(
     Emulation::new(options, shared, child, signals).run(progress)
 }
 
-/// Starts the emulator, with the signal actions from before, and notes the signals that come from then on.
+/// Starts the emulator, and notes the signals that come from then on if the options say so.
 fn start(options: &RecordOptions, line: &[CString]) -> Result<(Child, Option<Signals>), RecordError> {
     if !options.signals {
         return Ok((launch(options, line, None)?, None));
     }
-    let blocked = Blocked::new().map_err(RecordError::Prepare)?;
-    let child = launch(options, line, Some(blocked.before()))?;
-    Ok((child, Some(Signals::new(true).map_err(RecordError::Prepare)?)))
+    let started = Signals::from_start(|mask| launch(options, line, Some(mask)));
+    let (child, signals) = started.map_err(RecordError::Prepare)?;
+    Ok((child?, Some(signals)))
 }
 
-/// Starts the emulator, with these signals blocked.
+/// Starts the emulator, with these signals blocked or, if none are given, those of this thread.
 fn launch(options: &RecordOptions, line: &[CString], mask: Option<Mask>) -> Result<Child, RecordError> {
     let mut command = Command::new(EMULATOR);
     command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
