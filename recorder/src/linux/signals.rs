@@ -38,17 +38,18 @@ impl Signals {
             }
         }
         signals.set(libc::SIGALRM, remind)?;
-        // A file that may not grow is an error like a disk that is full. The program has the action from before.
+        // A file that may not grow is an error like a disk that is full.
         signals.set(libc::SIGXFSZ, pass_over)?;
         Ok(signals)
     }
 
-    /// Starts a program by `start`, with the signal actions from before, and begins to note signals. Those that come
-    /// while it starts are noted, too: they wait. `start` gives the program the mask from before.
-    pub(super) fn from_start<T>(start: impl FnOnce(Mask) -> T) -> io::Result<(T, Self)> {
+    /// Begins to note signals, and then starts a program by `start`, which restores [`Before`] in the program's process.
+    /// So no signal is lost: this process notes it, in any thread, and that process treats it as the program would.
+    pub(super) fn from_start<T>(start: impl FnOnce(Before) -> T) -> io::Result<(T, Self)> {
         let blocked = Blocked::new()?;
-        let started = start(blocked.before);
-        Ok((started, Self::new(true)?))
+        let signals = Self::new(true)?;
+        let started = start(Before { actions: signals.before.clone(), mask: blocked.before });
+        Ok((started, signals))
     }
 
     /// Takes the signal that has come since the last call.
@@ -93,49 +94,57 @@ impl Drop for Signals {
     }
 }
 
-/// A thread's blocked signals.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mask(libc::sigset_t);
+/// The signal actions and the blocked signals that were in force before.
+pub(super) struct Before {
+    actions: Vec<(c_int, libc::sigaction)>,
+    mask: libc::sigset_t,
+}
 
-impl Mask {
-    /// Sets the calling thread's mask. May be called between fork and exec.
-    pub(super) fn set(&self) -> io::Result<()> {
-        // SAFETY: it is a set.
-        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
+impl Before {
+    /// Restores them in a process that was forked, before it executes a program.
+    pub(super) fn restore(&self) -> io::Result<()> {
+        for (signal, action) in &self.actions {
+            // SAFETY: it is the action that was there before.
+            if unsafe { libc::sigaction(*signal, action, std::ptr::null_mut()) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
+        set_mask(libc::SIG_SETMASK, &self.mask).map(drop)
     }
 }
 
-/// As long as this exists, the signals that end a process wait, if they would be delivered to this thread.
+/// As long as this exists, this thread, and a process that it forks, get none of the signals that end a process.
 struct Blocked {
-    before: Mask,
+    before: libc::sigset_t,
 }
 
 impl Blocked {
     fn new() -> io::Result<Self> {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: it fills in the set.
-        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: zeros are the empty set.
+        let mut set = unsafe { MaybeUninit::<libc::sigset_t>::zeroed().assume_init() };
         for signal in ENDING {
-            // SAFETY: the set is filled in, and the signal exists.
-            unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+            // SAFETY: it is a set, and the signal exists.
+            unsafe { libc::sigaddset(&raw mut set, signal) };
         }
-        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the first is a set, and the second is filled in.
-        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) } {
-            // SAFETY: it was filled in.
-            0 => Ok(Self { before: Mask(unsafe { before.assume_init() }) }),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+        Ok(Self { before: set_mask(libc::SIG_BLOCK, &set)? })
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
         // It fails for no set.
-        let _ = self.before.set();
+        let _ = set_mask(libc::SIG_SETMASK, &self.before);
+    }
+}
+
+/// Changes the calling thread's mask, and returns the one from before.
+fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::zeroed();
+    // SAFETY: the first is a set, and the second is filled in.
+    match unsafe { libc::pthread_sigmask(how, set, before.as_mut_ptr()) } {
+        // SAFETY: it was filled in.
+        0 => Ok(unsafe { before.assume_init() }),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
@@ -169,7 +178,7 @@ extern "C" fn remind(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use std::{os::unix::process::CommandExt, process::Command, sync::Mutex, time::Duration};
 
     /// The signal that was received is the whole process's.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -209,11 +218,50 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_comes_while_the_program_starts_is_noted() {
+    fn a_signal_that_comes_while_the_program_starts_is_noted_in_any_thread() {
         let _one = ONE_AT_A_TIME.lock();
-        // SAFETY: it goes to this thread alone, which has blocked it.
-        let ((), signals) = Signals::from_start(|_| assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0))
-            .expect("handlers are set");
-        assert_eq!(signals.take(), Some(libc::SIGTERM));
+        let process = std::process::id() as i32;
+        let send = |_| {
+            // A process that is forked now has this mask until it restores its own.
+            // SAFETY: zeros are the empty set.
+            let none = unsafe { MaybeUninit::<libc::sigset_t>::zeroed().assume_init() };
+            let mask = set_mask(libc::SIG_BLOCK, &none).expect("a mask");
+            for signal in ENDING {
+                // SAFETY: it is a set, and the signal exists.
+                assert_eq!(unsafe { libc::sigismember(&raw const mask, signal) }, 1);
+            }
+            // SAFETY: the process has a handler.
+            assert_eq!(unsafe { libc::kill(process, libc::SIGTERM) }, 0);
+        };
+        let ((), signals) = Signals::from_start(send).expect("handlers are set");
+        // It may be delivered to another thread of the test program.
+        let noted = (0..10_000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            signals.take()
+        });
+        assert_eq!(noted, Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn a_program_starts_with_the_actions_and_the_mask_from_before() {
+        let _one = ONE_AT_A_TIME.lock();
+        // SAFETY: it sets no handler.
+        let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let signals_of = |restore: Option<Before>| {
+            let mut command = Command::new("grep");
+            command.args(["^Sig[BI]", "/proc/self/status"]);
+            // SAFETY: it makes system calls that are allowed between fork and exec.
+            unsafe { command.pre_exec(move || restore.as_ref().map_or(Ok(()), Before::restore)) };
+            String::from_utf8(command.output().expect("grep runs").stdout).expect("text")
+        };
+        let alone = signals_of(None);
+        let (recorded, signals) = Signals::from_start(|before| signals_of(Some(before))).expect("handlers");
+        drop(signals);
+        assert_eq!(recorded, alone);
+        let ignored =
+            alone.trim_end().rsplit('\t').next().and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        assert_ne!(ignored.expect("a mask") & 1 << (libc::SIGXFSZ - 1), 0, "{alone}");
+        // SAFETY: it is the action from before.
+        unsafe { libc::signal(libc::SIGXFSZ, before) };
     }
 }

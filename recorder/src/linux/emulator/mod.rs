@@ -31,7 +31,7 @@ mod thread;
 use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
     part::WRITE_EVERY,
-    signals::{Mask, Signals},
+    signals::{Before, Signals},
     switch::{Switch, Triggers},
 };
 pub(super) use counting::count;
@@ -161,13 +161,13 @@ fn start(options: &RecordOptions, line: &[CString]) -> Result<(Child, Option<Sig
     if !options.signals {
         return Ok((launch(options, line, None)?, None));
     }
-    let started = Signals::from_start(|mask| launch(options, line, Some(mask)));
+    let started = Signals::from_start(|before| launch(options, line, Some(before)));
     let (child, signals) = started.map_err(RecordError::Prepare)?;
     Ok((child?, Some(signals)))
 }
 
-/// Starts the emulator, with these signals blocked or, if none are given, those of this thread.
-fn launch(options: &RecordOptions, line: &[CString], mask: Option<Mask>) -> Result<Child, RecordError> {
+/// Starts the emulator, with this process's signal actions and mask, or those that are given.
+fn launch(options: &RecordOptions, line: &[CString], signals: Option<Before>) -> Result<Child, RecordError> {
     let mut command = Command::new(EMULATOR);
     command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
     let aslr = options.aslr;
@@ -176,7 +176,7 @@ fn launch(options: &RecordOptions, line: &[CString], mask: Option<Mask>) -> Resu
         if !aslr && unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as _) } == -1 {
             return Err(io::Error::last_os_error());
         }
-        mask.map_or(Ok(()), |mask| mask.set())
+        signals.as_ref().map_or(Ok(()), Before::restore)
     };
     // SAFETY: between fork and exec it only makes system calls, which is allowed there.
     unsafe { command.pre_exec(before_exec) };
