@@ -43,8 +43,9 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Begins to note signals, and then starts a program by `start`, which restores [`Before`] in the program's process.
-    /// So no signal is lost: this process notes it, in any thread, and that process treats it as the program would.
+    /// Begins to note signals, and then starts a program by `start`, which restores [`Before`] in the program's
+    /// process. So no signal is lost: this process notes it, in any thread, and that process treats it as the program
+    /// would.
     pub(super) fn from_start<T>(start: impl FnOnce(Before) -> T) -> io::Result<(T, Self)> {
         let blocked = Blocked::new()?;
         let signals = Self::new(true)?;
