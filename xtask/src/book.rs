@@ -30,7 +30,7 @@ pub(crate) fn book(options: SetupOptions) -> Result<()> {
     let mut broken = vec![];
     let pages = files(&book)?;
     for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "html")) {
-        broken.extend(broken_links(page)?);
+        broken.extend(broken_links(&book, page)?);
     }
     ensure!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
     println!("{} has {} files; each link leads somewhere", book.display(), pages.len());
@@ -48,9 +48,20 @@ fn copy_pages(to: &Path) -> Result<()> {
         let place = to.join(path);
         let folder = place.parent().context("it has no folder")?;
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        fs::copy(workspace().join(path), place).with_context(|| format!("cannot copy {path}"))?;
+        let bytes = fs::read(workspace().join(path)).with_context(|| format!("cannot read {path}"))?;
+        let bytes = if path.ends_with(".md") { to_index(&String::from_utf8(bytes)?).into() } else { bytes };
+        fs::write(&place, bytes).with_context(|| format!("cannot write {}", place.display()))?;
     }
     Ok(())
+}
+
+/// Returns a page with its links to a folder's README.md as mdbook names that page: index.md.
+fn to_index(page: &str) -> String {
+    ["](", "/"].into_iter().fold(page.to_owned(), |page, before| {
+        [")", "#"].into_iter().fold(page, |page, after| {
+            page.replace(&format!("{before}README.md{after}"), &format!("{before}index.md{after}"))
+        })
+    })
 }
 
 /// Returns a page of `docs/` with its links as they are from the tree's root.
@@ -71,14 +82,20 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the links of a page to files or places that do not exist, each with the page.
-fn broken_links(page: &Path) -> Result<Vec<String>> {
+/// Returns the links of a page of `book` to files or places that do not exist, each with the page.
+fn broken_links(book: &Path, page: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
     let folder = page.parent().context("a page has a folder")?;
     let mut broken = vec![];
     for link in links(&text) {
         let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-        let file = if path.is_empty() { page.to_owned() } else { normal(&folder.join(path)) };
+        let file = match path.strip_prefix('/') {
+            Some(path) => normal(&book.join(path)),
+            None if path.is_empty() => page.to_owned(),
+            None => normal(&folder.join(path)),
+        };
+        // A folder's page is its index.
+        let file = if file.is_dir() { file.join("index.html") } else { file };
         let is_there = file.is_file()
             && (anchor.is_empty() || fs::read_to_string(&file)?.contains(&format!("id=\"{anchor}\"")));
         if !is_there {
@@ -118,17 +135,23 @@ mod tests {
     }
 
     #[test]
+    fn a_link_to_a_folders_page_is_one_to_its_index() {
+        let page = "[a](README.md), [b](../lab/README.md#c), [README.md](x.md), `README.md`\n";
+        assert_eq!(to_index(page), "[a](index.md), [b](../lab/index.md#c), [README.md](x.md), `README.md`\n");
+    }
+
+    #[test]
     fn a_link_to_a_missing_file_or_place_is_found() {
         let folder = std::env::temp_dir().join(format!("pugmark-book-{}", std::process::id()));
         fs::create_dir_all(folder.join("in")).unwrap();
         fs::write(folder.join("a.html"), "<h1 id=\"one\">").unwrap();
         let page = folder.join("in/b.html");
         let text = "<a href=\"../a.html\"><a href=\"../a.html#one\"><a href=\"https://x/y\"><a href=\"#two\">\
-                    <img src=\"../c.png\"><a href=\"../a.html#three\">";
+                    <img src=\"../c.png\"><a href=\"../a.html#three\"><a href=\"/a.html\"><a href=\"/\">";
         fs::write(&page, text).unwrap();
-        let broken = broken_links(&page).unwrap();
+        let broken = broken_links(&folder, &page).unwrap();
         fs::remove_dir_all(&folder).unwrap();
         let ends: Vec<_> = broken.iter().filter_map(|line| line.split(": ").nth(1)).collect();
-        assert_eq!(ends, ["#two", "../a.html#three", "../c.png"]);
+        assert_eq!(ends, ["#two", "../a.html#three", "../c.png", "/"]);
     }
 }
