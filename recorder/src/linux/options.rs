@@ -41,6 +41,8 @@ pub struct RecordOptions {
     pub follow: bool,
     /// The number of instructions, of all tasks together, after which tracing ends. The program continues.
     pub limit: Option<u64>,
+    /// True if the program and its children are killed at `limit` instead, as fuzzers need it.
+    pub kill_at_limit: bool,
     /// True if the system randomises the program's addresses. The emulator never does.
     pub aslr: bool,
     /// Who executes the program.
@@ -99,6 +101,7 @@ impl RecordOptions {
             stop: None,
             follow: true,
             limit: None,
+            kill_at_limit: false,
             aslr: false,
             engine: Engine::Stepping,
             machine: false,

@@ -126,6 +126,43 @@ int main(void) {
     });
 }
 
+#[test]
+fn the_program_and_its_children_are_killed_at_the_limit_if_that_is_asked_for() {
+    // Each would go on for ever: one computes, one waits in the kernel, one starts others.
+    let endless = "
+int main(void) {
+    int ends[2];
+    char byte = 0;
+    if (pipe(ends)) return 1;
+    if (fork() == 0) { write(ends[1], &byte, 1); for (;;) pause(); }
+    if (fork() == 0) { write(ends[1], &byte, 1); for (;;) { if (fork() == 0) _exit(0); wait(0); } }
+    for (int i = 0; i < 2; i++) read(ends[0], &byte, 1);
+    for (volatile int i = 0; i >= 0; i = (i + 1) % 1000);
+}
+";
+    for_each_engine(|engine| {
+        let Some(program) = compile("endless", endless) else { return };
+        let (start, limit) = ("main".parse().ok(), Some(20_000));
+        let options = options(engine, [program.path("program")]);
+        let options =
+            RecordOptions { out: program.path("out"), start, limit, kill_at_limit: true, ..options };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((recording.cause, recording.ending), (Cause::Limit, Ending::Signal(9)), "{engine:?}");
+        let count: u64 = recording.parts.iter().map(|part| part.truth.count()).sum();
+        assert_eq!(count, 20_000, "{engine:?}");
+        check_all(&recording);
+        assert_eq!(tasks(&recording)[..3], [1, 2, 3], "{engine:?}");
+        // Those that have ended, and that nobody has waited for, have no command line any more.
+        let path = program.path("program").to_str().expect("a name").as_bytes().to_vec();
+        let is_its = |process: &fs::DirEntry| {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            line.windows(path.len()).any(|part| part == path)
+        };
+        let left: Vec<_> = fs::read_dir("/proc").expect("it is there").flatten().filter(is_its).collect();
+        assert!(left.is_empty(), "{engine:?}: {left:?}");
+    });
+}
+
 /// Waits until the trace has a given size, then harms the process that records it, and goes on.
 const HARMFUL: &str = r#"
 #include <fcntl.h>

@@ -249,6 +249,9 @@ impl<'a> Emulation<'a> {
             if self.limit_reached() {
                 self.end_tracing(if self.triggers.ended() { Cause::Stop } else { Cause::Limit })?;
             }
+            if looks && self.options.kill_at_limit && self.tracing_ended == Some(Cause::Limit) {
+                self.send(libc::SIGKILL);
+            }
             let steps = self.count();
             let tasks = self.threads.iter().filter(|thread| !thread.over).count();
             if tasks > 0 && steps >= shown + PROGRESS_EVERY {
@@ -482,6 +485,12 @@ impl<'a> Emulation<'a> {
             self.catch_up()?;
             self.end_tracing(Cause::Signal(signal))?;
         }
+        self.send(signal);
+        Ok(())
+    }
+
+    /// Sends a signal to the program and its children.
+    fn send(&self, signal: c_int) {
         let known = self.processes.iter().filter(|process| !process.over && process.has_number);
         let living = known.map(Process::pid);
         let main = self.ending.is_none().then(|| self.child.id());
@@ -490,7 +499,6 @@ impl<'a> Emulation<'a> {
             // SAFETY: it takes numbers.
             unsafe { libc::kill(pid.cast_signed(), signal) };
         }
-        Ok(())
     }
 }
 

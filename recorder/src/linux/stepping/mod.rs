@@ -223,6 +223,11 @@ impl<'a> Recorder<'a> {
             if self.tracing_ended.is_none() && self.limit_reached() {
                 self.end_tracing(Cause::Limit)?;
             }
+            if self.options.kill_at_limit && self.tracing_ended == Some(Cause::Limit) {
+                // It stops once more, at its end.
+                self.send(libc::SIGKILL);
+                return Ok(());
+            }
             if self.tracing_ended.is_none() && self.triggers.ended() {
                 self.end_tracing(Cause::Stop)?;
             }
@@ -252,21 +257,25 @@ impl<'a> Recorder<'a> {
 
     /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
     fn handle_signal(&mut self, signal: c_int) -> Result<(), RecordError> {
-        let mut processes: HashSet<pid_t> = self.tasks.values().map(|task| task.process).collect();
-        if self.ending.is_none() {
-            processes.insert(self.main);
-        }
         if self.tracing_ended.is_none() {
             self.end_tracing(Cause::Signal(signal))?;
         }
-        if self.options.pid.is_some() {
-            return Ok(());
+        if self.options.pid.is_none() {
+            self.send(signal);
+        }
+        Ok(())
+    }
+
+    /// Sends a signal to the program and its children.
+    fn send(&self, signal: c_int) {
+        let mut processes: HashSet<pid_t> = self.tasks.values().map(|task| task.process).collect();
+        if self.ending.is_none() {
+            processes.insert(self.main);
         }
         for process in processes {
             // SAFETY: it takes numbers. The process was not yet waited for to its end, so the number is still its own.
             unsafe { libc::kill(process, signal) };
         }
-        Ok(())
     }
 
     fn limit_reached(&self) -> bool {
