@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use pugmark_builds::cargo::cargo;
 use pugmark_builds::cargo::headline;
+use pugmark_builds::test_binaries::libafl;
 use pugmark_harness::images::target_folder;
 use std::process::ExitCode;
 
@@ -16,12 +17,13 @@ const MINUTES_OF_MUTANTS: u64 = 5;
 /// tests, some of them in Miri and with AddressSanitizer if a nightly toolchain has these, and the mutants of the lines
 /// that the last commit changes.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
-    // The foreign kernel, the examples and the decoders to compare with are separate workspaces.
+    // The foreign kernel, the examples, the decoders to compare with and the observer for LibAFL are workspaces, too.
     let manifests = [
         "Cargo.toml",
         "lab/harness/foreign-kernel/Cargo.toml",
         "lab/examples/Cargo.toml",
         "lab/bench/peers/Cargo.toml",
+        "fuzz/libafl/Cargo.toml",
     ];
     for manifest in manifests {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
@@ -30,6 +32,11 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     let target = target_folder().join("example-kernels").display().to_string();
     let of_examples = ["--manifest-path", "lab/examples/Cargo.toml", "--release", "--target-dir", &target];
     let arguments = [&["clippy", "--locked"], &of_examples[..], &["--", "-D", "warnings"]].concat();
+    cargo(&arguments, &[])?;
+    let of_libafl = libafl();
+    let of_libafl: Vec<_> = of_libafl.iter().map(String::as_str).collect();
+    let arguments =
+        [&["clippy", "--locked", "--all-targets"], &of_libafl[..], &["--", "-D", "warnings"]].concat();
     cargo(&arguments, &[])?;
     cargo(&["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     oldest_toolchain::check(options)?;

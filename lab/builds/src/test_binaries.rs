@@ -1,7 +1,7 @@
 //! Builds the test binaries with cargo and finds them.
 
 use anyhow::{Context, Result, ensure};
-use pugmark_harness::images::workspace;
+use pugmark_harness::images::{target_folder, workspace};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -23,6 +23,13 @@ pub struct TestBinary {
 const PROFILES: [&str; 2] = ["unoptimised", "release"];
 const STACK_TEST: [&str; 4] = ["-p", "pugmark-kernel", "--test", "handler_stack"];
 
+/// Returns the arguments that choose the observer for LibAFL, whose 200 crates are a workspace of their own.
+#[must_use]
+pub fn libafl() -> [String; 4] {
+    let target = target_folder().join("libafl").display().to_string();
+    ["--manifest-path".into(), "fuzz/libafl/Cargo.toml".into(), "--target-dir".into(), target]
+}
+
 /// Builds all tests and the programs that they start, and one test in all profiles.
 ///
 /// # Errors
@@ -35,6 +42,7 @@ pub fn build() -> Result<Vec<TestBinary>> {
         binaries
             .extend(built.map(|binary| TestBinary { name: format!("{} {profile}", binary.name), ..binary }));
     }
+    binaries.extend(build_with(&libafl().each_ref().map(String::as_str))?);
     Ok(binaries)
 }
 

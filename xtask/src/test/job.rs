@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::{FOR_TESTS, command as cargo};
-use pugmark_builds::test_binaries::TestBinary;
+use pugmark_builds::test_binaries::{TestBinary, libafl};
 use std::cmp::Reverse;
 use std::fmt;
 use std::fs::File;
@@ -15,8 +15,8 @@ use super::outcome::JobOutcome;
 /// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
 const RUN_TEST_BY_TEST: [&str; 2] = ["lab/harness tests/", "tools tests/record"];
 
-/// The name of the job with the documentation tests.
-const DOCUMENTATION: &str = "documentation";
+/// The names of the jobs with documentation tests: those of the workspace, and those of the observer for LibAFL.
+const DOCUMENTATION: [&str; 2] = ["documentation", "fuzz/libafl documentation"];
 
 /// The approximate seconds of long jobs, by the beginning of their names. They only order the queue.
 const EXPECTED_SECONDS: [(&str, u64); 9] = [
@@ -26,7 +26,7 @@ const EXPECTED_SECONDS: [(&str, u64); 9] = [
     ("tools tests/linux", 60),
     ("tools tests/people", 60),
     ("lab/harness tests/samples", 60),
-    (DOCUMENTATION, 30),
+    (DOCUMENTATION[0], 30),
     ("lab/harness tests/counters everything", 25),
     ("tools tests/record", 20),
 ];
@@ -35,15 +35,17 @@ const DEFAULT_SECONDS: [u64; 2] = [10, 5];
 
 /// A part of the tests that runs separately.
 pub(super) enum TestJob {
-    /// The documentation tests, which cargo runs.
+    /// The documentation tests of the workspace, which cargo runs.
     Documentation,
+    /// The documentation tests of the observer for LibAFL.
+    LibaflDocumentation,
     /// A binary, or one test of it.
     Binary(TestBinary, Option<String>),
 }
 
 /// Returns all jobs, the longest first.
 pub(super) fn jobs(binaries: &[TestBinary]) -> Result<Vec<TestJob>> {
-    let mut jobs = vec![TestJob::Documentation];
+    let mut jobs = vec![TestJob::Documentation, TestJob::LibaflDocumentation];
     for binary in binaries {
         let tests = if RUN_TEST_BY_TEST.iter().any(|prefix| binary.name.starts_with(prefix)) {
             tests(binary)?
@@ -68,7 +70,8 @@ impl TestJob {
     /// Returns the binary's name.
     pub(super) fn binary(&self) -> &str {
         match self {
-            Self::Documentation => DOCUMENTATION,
+            Self::Documentation => DOCUMENTATION[0],
+            Self::LibaflDocumentation => DOCUMENTATION[1],
             Self::Binary(binary, _) => &binary.name,
         }
     }
@@ -86,6 +89,11 @@ impl TestJob {
             Self::Documentation => {
                 let arguments = ["test", "--workspace", "--doc", "--locked"];
                 cargo(&arguments.into_iter().chain(FOR_TESTS).collect::<Vec<_>>())
+            }
+            Self::LibaflDocumentation => {
+                let of_libafl = libafl();
+                let arguments = ["test", "--doc", "--locked"].into_iter().chain(FOR_TESTS);
+                cargo(&arguments.chain(of_libafl.iter().map(String::as_str)).collect::<Vec<_>>())
             }
             Self::Binary(binary, test) => {
                 let mut command = Command::new(&binary.file);
