@@ -20,7 +20,7 @@ const EMULATOR: [&str; 3] = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
 const ALL_TESTS: [&str; 3] = ["pugmark-decoder-core", "pugmark-ipt", "pugmark-pfm"];
 const UNIT_TESTS: [&str; 2] = ["pugmark-ipt-programs", "pugmark-tools"];
 
-/// The views, each by its arguments before the recording.
+/// The arguments of each view; the path of a recording follows them.
 const VIEWS: [&[&str]; 13] = [
     &["decode", "--json"],
     &["decode", "--layer", "packets"],

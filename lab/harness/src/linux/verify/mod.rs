@@ -410,7 +410,7 @@ fn in_buffers(truth: &[[u64; 2]], buffers: &[usize]) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Checks that perf finds the last instructions of the truth, and reports errors instead of those before them.
+/// Checks that perf finds the last instructions of the truth, and that it reports errors in place of those before.
 fn is_end(found: &[u64], truth: &[u64], errors: &str) -> Result<()> {
     let at = truth.len().checked_sub(found.len()).context("it finds more than the log has")?;
     same(found, &truth[at..])?;
