@@ -4,12 +4,13 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
     "calls.rs",
     "counts.rs",
+    "environment.rs",
     "exec.rs",
     "fork.rs",
     "leaving.rs",

@@ -5,6 +5,7 @@
 mod attach;
 mod command;
 mod counting;
+mod environment;
 mod losses;
 mod programs;
 mod recorded;

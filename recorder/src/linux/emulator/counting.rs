@@ -77,9 +77,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Runs the program in the emulator and counts what it executes.
 pub(in super::super) fn count(
     options: &RecordOptions,
-    Prepared { shared, line }: Prepared,
+    Prepared { shared, command }: Prepared,
 ) -> Result<Counted, RecordError> {
-    let child = launch(options, &line, None)?;
+    let child = launch(options, command, None)?;
     let mut counting = Counting {
         rings: shared.rings.clone(),
         child,

@@ -1,11 +1,10 @@
 //! Follows the program into another one that it executes.
 
-use super::{PluginThread, counts, lock, program_memory, wire::Kind};
+use super::{PluginThread, counts, environment, lock, program_memory, wire::Kind};
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_int},
     fs,
     os::unix::ffi::OsStrExt,
-    ptr,
 };
 
 unsafe extern "C" {
@@ -103,18 +102,19 @@ pub(super) fn follow_exec(thread: &mut PluginThread, named: Named, arguments: u6
     let Some((path, given, environment)) = given() else { return };
     let path = if own_file(&path) == Some("exe") { own_program().unwrap_or(path) } else { path };
     let can_be = named.flags & AT_SYMLINK_NOFOLLOW == 0 && origin.can_be_opened();
-    let Some(command) = command(&origin, &path, &given).filter(|_| can_be) else {
+    let Some(command) = command(&origin, &path, &given, &environment).filter(|_| can_be) else {
         thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
         return;
-    };
-    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
     let descriptor = |name: &str| name.strip_prefix("fd/")?.split('/').next()?.parse().ok();
     let closed = own_file(&path).and_then(descriptor).and_then(keep_open);
     // SAFETY: both lists end with a null, and live until the call returns, if it does.
     unsafe {
-        execve(c"/proc/self/exe".as_ptr(), pointers(&command).as_ptr(), pointers(&environment).as_ptr())
+        execve(
+            c"/proc/self/exe".as_ptr(),
+            addresses(&command.line).as_ptr().cast(),
+            addresses(&command.environment).as_ptr().cast(),
+        )
     };
     if let Some(file) = closed {
         // SAFETY: takes numbers.
@@ -152,9 +152,26 @@ fn keep_open(file: c_int) -> Option<c_int> {
     Some(file)
 }
 
-/// Returns the command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is
+/// The arguments and the environment that the emulator is executed with.
+#[derive(Clone, Debug)]
+pub struct EmulatorCommand {
+    pub line: Vec<CString>,
+    pub environment: Vec<CString>,
+}
+
+/// Returns the addresses of texts, and a zero: the list that the system takes, as long as the texts live.
+pub fn addresses(texts: &[CString]) -> Vec<usize> {
+    texts.iter().map(|text| text.as_ptr().expose_provenance()).chain([0]).collect()
+}
+
+/// Returns the command by which the emulator executes a program with this plugin; `None` if it cannot: the file is
 /// neither a 64-bit program for this processor nor a script for such a program.
-pub fn command(origin: &Origin, path: &CStr, arguments: &[CString]) -> Option<Vec<CString>> {
+pub fn command(
+    origin: &Origin,
+    path: &CStr,
+    arguments: &[CString],
+    environment: &[CString],
+) -> Option<EmulatorCommand> {
     let (mut path, mut arguments) = (path.to_owned(), arguments.to_vec());
     // A script names the program that it is executed by, which may be a script again.
     for _ in 0..4 {
@@ -189,11 +206,23 @@ pub fn command(origin: &Origin, path: &CStr, arguments: &[CString]) -> Option<Ve
         let [follow, count] = [*follow, *count].map(u8::from);
         let plugin = format!("{plugin},plugin={plugin},rings={rings},follow={follow},count={count}");
         let name = arguments.first().cloned().unwrap_or_else(|| path.clone());
-        let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin, "-0"];
+        let (options, environment) = environment::of_emulator(environment)?;
+        let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin];
         let leading = leading.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
-        return Some(leading.into_iter().chain([name, path]).chain(arguments.into_iter().skip(1)).collect());
+        let own = leading.into_iter().chain(options).chain([BEFORE_PROGRAM.into()]);
+        let line = own.chain([name, path]).chain(arguments.into_iter().skip(1)).collect();
+        return Some(EmulatorCommand { line, environment });
     }
     None
+}
+
+/// The last of the emulator's own arguments: what the program is called comes next, then its file.
+const BEFORE_PROGRAM: &CStr = c"-0";
+
+/// Returns the arguments in the emulator's command line that are the program's.
+pub(super) fn of_program(line: &[u8]) -> Vec<&[u8]> {
+    let words = line.split_inclusive(|byte| *byte == 0);
+    words.skip_while(|word| *word != BEFORE_PROGRAM.to_bytes_with_nul()).skip(1).collect()
 }
 
 /// Returns the path of a file from the root and without links, as the system names the file where it is mapped: the

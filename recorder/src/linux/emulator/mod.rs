@@ -40,7 +40,7 @@ use hash_thread::HashThread;
 use loading::LoadedPlugin;
 pub use loading::NoEmulator;
 use new_rings::NewRings;
-use plugin::{Origin, wire::Ring};
+use plugin::{EmulatorCommand, Origin, wire::Ring};
 use process::Process;
 use shared::Shared;
 use std::{
@@ -110,7 +110,7 @@ pub(super) fn is_installed() -> bool {
 /// A program that is about to be started in the emulator.
 pub(super) struct Prepared {
     shared: Shared,
-    line: Vec<CString>,
+    command: EmulatorCommand,
 }
 
 /// Prepares to record the program; an error says why the emulator cannot execute it as the options ask for.
@@ -123,12 +123,12 @@ pub(super) fn prepare(options: &RecordOptions, count: bool) -> Result<Prepared, 
     }
     let plugin = LoadedPlugin::find().map_err(RecordError::NoEmulator)?;
     let shared = Shared::new(plugin).map_err(RecordError::Prepare)?;
-    let line = command_line(&shared.origin(options.follow, count), options)?;
-    Ok(Prepared { shared, line })
+    let command = emulator_command(&shared.origin(options.follow, count), options)?;
+    Ok(Prepared { shared, command })
 }
 
-/// Returns the command line by which the emulator executes the program.
-fn command_line(origin: &Origin, options: &RecordOptions) -> Result<Vec<CString>, RecordError> {
+/// Returns the command by which the emulator executes the program.
+fn emulator_command(origin: &Origin, options: &RecordOptions) -> Result<EmulatorCommand, RecordError> {
     let program = options.program.first().cloned().unwrap_or_default();
     let start = |error| RecordError::Start { program: program.to_string_lossy().into_owned(), error };
     let file = find_program(&program).map_err(start)?;
@@ -138,7 +138,10 @@ fn command_line(origin: &Origin, options: &RecordOptions) -> Result<Vec<CString>
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|error| start(error.into()));
     let arguments =
         options.program.iter().map(|word| text(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
-    plugin::command(origin, &text(file.as_os_str().as_bytes())?, &arguments).ok_or_else(|| {
+    let variables =
+        std::env::vars_os().map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
+    let environment = variables.collect::<Result<Vec<_>, _>>()?;
+    plugin::command(origin, &text(file.as_os_str().as_bytes())?, &arguments, &environment).ok_or_else(|| {
         let error = "not an executable 64-bit program for Linux on x86-64";
         start(io::Error::new(io::ErrorKind::PermissionDenied, error))
     })
@@ -147,36 +150,48 @@ fn command_line(origin: &Origin, options: &RecordOptions) -> Result<Vec<CString>
 /// Runs the program in the emulator and records it.
 pub(super) fn record(
     options: &RecordOptions,
-    Prepared { shared, line }: Prepared,
+    Prepared { shared, command }: Prepared,
     progress: &mut dyn FnMut(RecordProgress),
 ) -> Result<Recording, RecordError> {
     folder::prepare(&options.out)?;
     index::begin(options, SystemTime::now())?;
-    let (child, signals) = start(options, &line)?;
+    let (child, signals) = start(options, command)?;
     Emulation::new(options, shared, child, signals).run(progress)
 }
 
 /// Starts the emulator, and notes the signals that come from then on if the options say so.
-fn start(options: &RecordOptions, line: &[CString]) -> Result<(Child, Option<Signals>), RecordError> {
+fn start(options: &RecordOptions, command: EmulatorCommand) -> Result<(Child, Option<Signals>), RecordError> {
     if !options.signals {
-        return Ok((launch(options, line, None)?, None));
+        return Ok((launch(options, command, None)?, None));
     }
-    let started = Signals::from_start(|before| launch(options, line, Some(before)));
+    let started = Signals::from_start(|before| launch(options, command, Some(before)));
     let (child, signals) = started.map_err(RecordError::Prepare)?;
     Ok((child?, Some(signals)))
 }
 
 /// Starts the emulator, with this process's signal actions and mask, or those that are given.
-fn launch(options: &RecordOptions, line: &[CString], signals: Option<Before>) -> Result<Child, RecordError> {
+fn launch(
+    options: &RecordOptions,
+    command: EmulatorCommand,
+    signals: Option<Before>,
+) -> Result<Child, RecordError> {
+    let file = CString::new(EMULATOR).map_err(|error| RecordError::Prepare(error.into()))?;
+    let lists = [&command.line, &command.environment].map(|texts| plugin::addresses(texts));
+    let texts = command;
     let mut command = Command::new(EMULATOR);
-    command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
     let aslr = options.aslr;
     let before_exec = move || {
         // SAFETY: it takes a number and only changes this process.
         if !aslr && unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as _) } == -1 {
             return Err(io::Error::last_os_error());
         }
-        signals.as_ref().map_or(Ok(()), Before::restore)
+        signals.as_ref().map_or(Ok(()), Before::restore)?;
+        let _alive = &texts;
+        let [line, environment] = [&lists[0], &lists[1]].map(|list| list.as_ptr().cast());
+        // A `Command` cannot have a variable twice.
+        // SAFETY: both lists end with a null, and they and their texts live until the call returns, if it does.
+        unsafe { libc::execvpe(file.as_ptr(), line, environment) };
+        Err(io::Error::last_os_error())
     };
     // SAFETY: between fork and exec it only makes system calls, which is allowed there.
     unsafe { command.pre_exec(before_exec) };

@@ -22,6 +22,8 @@ mod callbacks;
 mod calls;
 #[path = "counts.rs"]
 mod counts;
+#[path = "environment.rs"]
+mod environment;
 #[path = "exec.rs"]
 mod exec;
 #[path = "fork.rs"]
@@ -44,7 +46,7 @@ mod starter;
 pub mod wire;
 
 use api::{Add, Api, Info, Opaque, PluginId};
-pub use exec::{Origin, command};
+pub use exec::{EmulatorCommand, Origin, addresses, command};
 use meeting::meets_threads;
 use rings::Rings;
 use std::{
@@ -61,9 +63,6 @@ use std::{
     },
 };
 use wire::{Kind, Mapping, Ring};
-
-/// The number of arguments that the recorder puts between the emulator and the program.
-pub const LEADING_ARGUMENTS: usize = 6;
 
 /// The status with which the emulator ends if it has loaded the plugin and was only asked that.
 pub const PROBED: c_int = 93;
@@ -531,12 +530,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return machine_plugin::install(id, info, origin, rings);
         }
         mapped::note_own();
+        let _ = environment::hide_own();
         let line = fs::read("/proc/self/cmdline").ok()?;
-        let mut words = line.split_inclusive(|byte| *byte == 0).skip(LEADING_ARGUMENTS);
+        let mut words = exec::of_program(&line).into_iter();
         // The file comes after the first argument in the emulator's command line, and before it here.
         let (name, path) = (words.next()?, words.next()?);
-        let program =
-            [&*exec::whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
+        let whole = exec::whole_path(path);
+        let program = [&*whole, path, name].into_iter().chain(words).flatten().copied().collect();
         let api = API.get_or_init(|| Api::find(info.version).unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(origin, rings, program)?);
         // SAFETY: registers a function.
