@@ -149,7 +149,8 @@ pub fn record(
 }
 
 /// Runs the program and counts what it and all that it starts execute; no file is written. The emulator executes it,
-/// whatever the options say of that. Of the other options only the program and [`RecordOptions::follow`] matter.
+/// whatever the options say of that. Of the other options only the program, [`RecordOptions::follow`] and
+/// [`RecordOptions::signals`] matter: signals to this process go to the program, which is counted to its end.
 ///
 /// # Errors
 /// If the emulator cannot execute the program.

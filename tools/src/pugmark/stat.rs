@@ -105,6 +105,7 @@ pub fn run(command: &StatCommand) -> Result<u8> {
     let options = RecordOptions {
         engine: Engine::Emulator,
         follow: !command.main_only,
+        signals: true,
         ..RecordOptions::new(command.program.iter().cloned())
     };
     let counted = count(&options)?;

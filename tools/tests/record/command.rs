@@ -93,7 +93,11 @@ fn only_an_emulator_that_can_load_the_plugin_is_chosen() {
 
 /// Starts to record [`programs::LINES`] and waits until it has written a line.
 fn ready(scratch: &Scratch, engine: Engine, arguments: &[&str]) -> (Child, impl BufRead) {
-    let mut command = record(scratch, engine, &["--"]);
+    ready_by(record(scratch, engine, &["--"]), scratch, arguments)
+}
+
+/// Does the same by a command that ends where the program's name comes.
+fn ready_by(mut command: Command, scratch: &Scratch, arguments: &[&str]) -> (Child, impl BufRead) {
     command.arg(scratch.path("program")).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     // The process that runs the tests may ignore some of these signals, for example because of nohup.
     let take_signals = || {
@@ -156,6 +160,42 @@ fn signals_end_the_recording_whole_and_reach_the_program() {
             assert!(scratch.path("out").join("image.json").exists() && trace > 0);
         }
     });
+}
+
+#[test]
+fn signals_reach_a_program_that_is_counted_and_the_counts_are_there() {
+    if !emulator_is_installed() {
+        println!("skipped: no QEMU user-mode emulator that takes plugins is installed");
+        return;
+    }
+    let Some(scratch) = compile_bare("counted-signals", programs::LINES) else { return };
+    let stat = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+        command.args(["stat", "--json", "--output"]).arg(scratch.path("counts.json")).arg("--");
+        command
+    };
+    let counts = || -> Value {
+        serde_json::from_slice(&fs::read(scratch.path("counts.json")).expect("counts")).expect("JSON")
+    };
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let (mut child, _out) = ready(&scratch, Engine::Emulator, &[]);
+        send(&child, signal);
+        assert_eq!(status(&mut child), Some(128 + signal));
+        let (mut child, _out) = ready_by(stat(), &scratch, &[]);
+        send(&child, signal);
+        assert_eq!(status(&mut child), Some(128 + signal));
+        let counts = counts();
+        assert_eq!(counts["ending"]["signal"], signal);
+        // The signal can come before the program waits again.
+        let [counted, recorded] = [&counts["instructions"], &json(&scratch, "truth.json")["count"]]
+            .map(|count| count.as_u64().expect("a number"));
+        assert!(counted > 20 && counted.abs_diff(recorded) < 8, "{counted} {recorded}");
+    }
+    // One that ignores the signal is counted to its end.
+    let (mut child, _out) = ready_by(stat(), &scratch, &["ignore"]);
+    send(&child, libc::SIGTERM);
+    child.stdin.take().expect("a pipe").write_all(b"go on\n").expect("it reads");
+    assert_eq!((status(&mut child), &counts()["ending"]["exit"]), (Some(3), &3.into()));
 }
 
 #[test]

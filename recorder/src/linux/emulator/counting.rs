@@ -1,14 +1,18 @@
 //! Counts what a program executes, without a trace: how often each block began, from the tables that the plugin fills.
 
 use super::{
-    super::{Ending, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping},
-    LONGEST_FORK, PAUSE, Prepared, ending_of, launch,
+    super::{
+        Ending, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping, signals::Signals,
+    },
+    LONGEST_FORK, PAUSE, Prepared, ending_of,
     new_rings::NewRings,
+    pass_on,
     plugin::{
         rings::Rings,
         wire::{Kind, MESSAGE, Ring, bytes},
     },
     process::Process,
+    start,
     thread::{comm, text},
 };
 use pugmark_decoder_core::insn::{self, Class};
@@ -79,7 +83,7 @@ pub(in super::super) fn count(
     options: &RecordOptions,
     Prepared { shared, command }: Prepared,
 ) -> Result<Counted, RecordError> {
-    let child = launch(options, command, None)?;
+    let (child, signals) = start(options, command)?;
     let mut counting = Counting {
         rings: shared.rings.clone(),
         child,
@@ -93,6 +97,10 @@ pub(in super::super) fn count(
     };
     let mut pause = PAUSE;
     while counting.read() || !counting.has_ended()? {
+        if let Some(signal) = signals.as_ref().and_then(Signals::take) {
+            // What the program does about it is counted, too.
+            pass_on(signal, &counting.processes, counting.ending.is_none().then(|| counting.child.id()));
+        }
         // A look at little takes as long as one at much. The rings have room for what is translated meanwhile.
         sleep(pause);
         pause = LONGEST_PAUSE.min(2 * pause);

@@ -506,14 +506,17 @@ impl<'a> Emulation<'a> {
 
     /// Sends a signal to the program and its children.
     fn send(&self, signal: c_int) {
-        let known = self.processes.iter().filter(|process| !process.over && process.has_number);
-        let living = known.map(Process::pid);
-        let main = self.ending.is_none().then(|| self.child.id());
-        let pids: HashSet<u32> = living.chain(main).collect();
-        for pid in pids {
-            // SAFETY: it takes numbers.
-            unsafe { libc::kill(pid.cast_signed(), signal) };
-        }
+        pass_on(signal, &self.processes, self.ending.is_none().then(|| self.child.id()));
+    }
+}
+
+/// Passes a signal to the processes that have not ended, and to `main`, the first one if it has not.
+fn pass_on(signal: c_int, processes: &[Process], main: Option<u32>) {
+    let known = processes.iter().filter(|process| !process.over && process.has_number);
+    let pids: HashSet<u32> = known.map(Process::pid).chain(main).collect();
+    for pid in pids {
+        // SAFETY: it takes numbers.
+        unsafe { libc::kill(pid.cast_signed(), signal) };
     }
 }
 
