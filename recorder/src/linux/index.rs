@@ -1,6 +1,6 @@
 //! Writes `recording.json`: which task ran which program, and how the recording ended.
 
-use super::{Cause, Ending, Part, RecordError, RecordOptions, part::write_json};
+use super::{Cause, Ending, NotFollowed, Part, RecordError, RecordOptions, part::write_json};
 use crate::files::INDEX;
 use serde_json::{Value, json};
 use std::{path::Path, time::SystemTime};
@@ -14,13 +14,13 @@ pub(super) fn begin(options: &RecordOptions, begun: SystemTime) -> Result<(), Re
     write_json(&options.out, INDEX, &index)
 }
 
-/// Writes the index of a recording that began at `begun`, with the processes that have asked for a seccomp filter and
-/// got none.
+/// Writes the index of a recording that began at `begun`, with the programs that are not in it, and the processes that
+/// have asked for a seccomp filter and got none.
 pub(super) fn write(
     options: &RecordOptions,
     begun: SystemTime,
     (parts, ending, cause): (&[Part], Ending, Cause),
-    unfiltered: &[i32],
+    (not_followed, unfiltered): (&[NotFollowed], &[i32]),
 ) -> Result<(), RecordError> {
     let ending = match ending {
         Ending::Exit(status) => json!({ "exit": status }),
@@ -40,6 +40,8 @@ pub(super) fn write(
     }
     index["ended"] = cause.to_string().into();
     index["ending"] = ending;
+    let entry_of = |NotFollowed { pid, program }: &NotFollowed| json!({ "pid": pid, "program": program });
+    index["not_followed"] = not_followed.iter().map(entry_of).collect();
     index["seccomp_refused"] = unfiltered.into();
     index["parts"] = parts.iter().map(|part| entry(&options.out, part)).collect();
     write_json(&options.out, INDEX, &index)

@@ -38,8 +38,8 @@ pub struct Recording {
     pub ending: Ending,
     /// Why the recording ended.
     pub cause: Cause,
-    /// The programs that were executed but not recorded, because the emulator cannot execute them: those with 32 bits.
-    pub not_followed: Vec<String>,
+    /// The programs that were executed but not recorded.
+    pub not_followed: Vec<NotFollowed>,
     /// The number of threads and processes that were started and are not recorded, because the emulator did not report
     /// them before they ended, or could not.
     pub unreported: u32,
@@ -47,6 +47,16 @@ pub struct Recording {
     pub unreached: Vec<Unreached>,
     /// The processes that have asked for a seccomp filter and got none, because the emulator has none.
     pub unfiltered: Vec<i32>,
+}
+
+/// A program that was executed outside of the emulator, with all that it has started: one with 32 bits, one that has
+/// rights of its own, or one that finds nothing of the recorder, as in a `chroot` without `/proc`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NotFollowed {
+    /// The process.
+    pub pid: i32,
+    /// The path by which it has executed the program.
+    pub program: String,
 }
 
 /// The end of the program.

@@ -10,8 +10,8 @@ use clap::{
 use indicatif::{ProgressBar, ProgressStyle};
 use pugmark_model::intel::IntelProfile;
 use pugmark_recorder::{
-    Cause, Ending, Engine, Missing, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached,
-    record, why_stepping,
+    Cause, Ending, Engine, Missing, NotFollowed, Part, Range, RecordError, RecordOptions, Recording, Trigger,
+    Unreached, record, why_stepping,
 };
 use std::{
     error::Error as _,
@@ -181,8 +181,11 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
             ));
         }
     }
-    let not_followed =
-        |program| format!("{program} was executed and is not in the recording: use --engine stepping");
+    let not_followed = |NotFollowed { pid, program }: &NotFollowed| {
+        format!(
+            "process {pid} executed {program}: it and what it starts are not in the recording; use --engine stepping"
+        )
+    };
     messages.extend(recording.not_followed.iter().map(not_followed));
     if recording.unreported > 0 {
         messages.push(format!(
@@ -403,12 +406,14 @@ mod tests {
                 ],
             ),
             (
-                Recording { not_followed: vec!["/a".into(), "/b".into()], ..plain() },
-                ["/a", "/b"]
-                    .map(|name| {
-                        format!("{name} was executed and is not in the recording: use --engine stepping")
-                    })
-                    .into(),
+                Recording {
+                    not_followed: vec![NotFollowed { pid: 7, program: "/a".into() }],
+                    ..plain()
+                },
+                vec![
+                    "process 7 executed /a: it and what it starts are not in the recording; use --engine stepping"
+                        .into(),
+                ],
             ),
         ] {
             assert_eq!(messages(&recording, &options), expected);

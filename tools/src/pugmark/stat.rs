@@ -11,7 +11,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pugmark_recorder::{Counted, CountedThread, Ending, Engine, RecordOptions, count};
+use pugmark_recorder::{Counted, CountedThread, Ending, Engine, NotFollowed, RecordOptions, count};
 use serde_json::{Value, json};
 use std::{
     cmp::Reverse,
@@ -156,7 +156,9 @@ fn notes(counted: &Counted) -> Vec<String> {
     if counted.uncounted > 0 {
         notes.push(format!("warning: {} threads or processes were not counted", counted.uncounted));
     }
-    let program = |name: &String| format!("warning: {name} was executed and is not counted");
+    let program = |NotFollowed { pid, program }: &NotFollowed| {
+        format!("warning: process {pid} executed {program}: it and what it starts are not counted")
+    };
     notes.extend(counted.not_followed.iter().map(program));
     match counted.ending {
         Ending::Signal(signal) => notes.push(format!(
@@ -339,7 +341,7 @@ mod tests {
             killed: vec![7],
             handling_faults: vec![8],
             uncounted: 2,
-            not_followed: vec!["/bin/old".into()],
+            not_followed: vec![NotFollowed { pid: 9, program: "/bin/old".into() }],
             ending: Ending::Signal(11),
             ..counted()
         };

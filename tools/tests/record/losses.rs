@@ -6,11 +6,14 @@ use crate::{
     programs::{Scratch, compile, symbol},
     tasks,
 };
-use pugmark_recorder::{Cause, Ending, Engine, Part, RecordOptions, record};
+use pugmark_recorder::{Cause, Ending, Engine, NotFollowed, Part, RecordOptions, record};
 use serde_json::Value;
 use std::{
     fs::{self, File},
-    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    os::unix::{
+        fs::PermissionsExt,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::Path,
     process::{Command, ExitStatus, Stdio},
     thread,
@@ -96,11 +99,65 @@ int main(void) {
     let words = [program.path("program").into_os_string(), "exec".into()];
     let options = RecordOptions { out: program.path("out"), ..options(Engine::Emulator, words) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    let pid = recording.parts[0].thread.pid;
+    let program = "/bin/true".to_owned();
     assert_eq!(
         (recording.ending, &*recording.not_followed),
-        (Ending::Exit(0), &["/bin/true".to_owned()][..])
+        (Ending::Exit(0), &[NotFollowed { pid, program }][..])
     );
+    let index = fs::read(options.out.join("recording.json")).expect("an index");
+    let index: Value = serde_json::from_slice(&index).expect("JSON");
+    assert_eq!(index["not_followed"], serde_json::json!([{ "pid": pid, "program": "/bin/true" }]));
     check_all(&recording);
+}
+
+/// Executes a program, or says which user it is.
+const RIGHTS: &str = r#"
+int main(int count, char **words) {
+    if (count == 1) return geteuid() ? 8 : 7;
+    if (fork() == 0) { execl(words[1], words[1], (char *)0); _exit(99); }
+    int status;
+    wait(&status);
+    return WEXITSTATUS(status);
+}
+"#;
+
+#[test]
+fn a_program_that_has_rights_of_its_own_has_them_and_is_said_not_to_be_recorded() {
+    const NOBODY: u32 = 65534;
+    if !is_root() || !pugmark_recorder::emulator_is_installed() {
+        println!(
+            "skipped: only root can make such a program, and only the emulator is other than the system"
+        );
+        return;
+    }
+    let Some(scratch) = compile("rights", RIGHTS) else { return };
+    let copy = |from: &Path, name: &str, mode| {
+        fs::copy(from, scratch.path(name)).expect("a copy");
+        fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    copy(&scratch.path("program"), "root", 0o4755);
+    copy(Path::new(env!("CARGO_BIN_EXE_pugmark")), "pugmark", 0o755);
+    let out = scratch.path("of-nobody");
+    fs::create_dir(&out).expect("a folder");
+    std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).expect("another owner");
+    let run = |words: &[&Path]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).uid(NOBODY).gid(NOBODY).current_dir(&out).stdin(Stdio::null());
+        let output = command.output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let [program, root, pugmark] = ["program", "root", "pugmark"].map(|name| scratch.path(name));
+    for executed in [&root, &program] {
+        let (native, _) = run(&[&program, executed]);
+        for how in ["record", "stat"] {
+            let (status, said) = run(&[&pugmark, how.as_ref(), "--".as_ref(), &program, executed]);
+            assert_eq!(status, native, "{said}");
+            let is_said =
+                said.contains(&format!(" executed {}: it and what it starts are not", executed.display()));
+            assert_eq!(is_said, native == Some(7), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::{
     super::{
-        Ending, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping, signals::Signals,
+        Ending, NotFollowed, RecordError, RecordOptions, ThreadInfo, block::Block, maps::TaskMapping,
+        signals::Signals,
     },
     LONGEST_FORK, PAUSE, Prepared, ending_of,
     new_rings::NewRings,
@@ -18,7 +19,7 @@ use super::{
 use pugmark_decoder_core::insn::{self, Class};
 use pugmark_model::ExecMode;
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     process::Child,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread::sleep,
@@ -32,8 +33,8 @@ pub struct Counted {
     pub threads: Vec<CountedThread>,
     /// The end of the program.
     pub ending: Ending,
-    /// The programs that were executed but not counted, because the emulator cannot execute them.
-    pub not_followed: Vec<String>,
+    /// The programs that were executed but not counted.
+    pub not_followed: Vec<NotFollowed>,
     /// The number of threads and processes that could not be counted.
     pub uncounted: u32,
     /// The processes that were killed before their counts were known, and those that handle faults of their own
@@ -69,7 +70,7 @@ struct Counting {
     processes: Vec<Process>,
     threads: Vec<(Ring, CountedThread)>,
     /// The programs that threads execute outside of the emulator, unless something more comes from them.
-    outside: HashMap<u32, String>,
+    outside: BTreeMap<u32, NotFollowed>,
     tables: Vec<Ring>,
     /// Since when all known processes have ended.
     over_since: Option<Instant>,
@@ -91,7 +92,7 @@ pub(in super::super) fn count(
         new_rings: NewRings::default(),
         processes: vec![],
         threads: vec![],
-        outside: HashMap::new(),
+        outside: BTreeMap::new(),
         tables: vec![],
         over_since: None,
     };
@@ -232,7 +233,11 @@ impl Counting {
 }
 
 /// Reads a thread's messages. Returns whether there were any.
-fn read_thread(ring: &mut Ring, thread: &mut CountedThread, outside: &mut HashMap<u32, String>) -> bool {
+fn read_thread(
+    ring: &mut Ring,
+    thread: &mut CountedThread,
+    outside: &mut BTreeMap<u32, NotFollowed>,
+) -> bool {
     let mut any = false;
     while let Some(begin) = ring.peek() {
         any = true;
@@ -253,7 +258,9 @@ fn read_thread(ring: &mut Ring, thread: &mut CountedThread, outside: &mut HashMa
                 thread.thread.arguments = words.filter(|word| !word.is_empty()).collect();
             }
             (Some(Kind::Name), words) => thread.thread.comm = text(&words),
-            (Some(Kind::NotFollowed), words) => drop(outside.insert(tid, text(&words))),
+            (Some(Kind::NotFollowed), words) => {
+                outside.insert(tid, NotFollowed { pid: thread.thread.pid, program: text(&words) });
+            }
             (Some(Kind::Maps), words) => {
                 for mapping in TaskMapping::parse(&text(&words)).into_iter().filter(TaskMapping::is_file) {
                     let TaskMapping { start, end, offset, name, .. } = mapping;

@@ -2,9 +2,11 @@
 
 use super::{PluginThread, counts, environment, lock, program_memory, wire::Kind};
 use std::{
-    ffi::{CStr, CString, OsStr, c_char, c_int},
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
     fs,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    ptr,
+    sync::OnceLock,
 };
 
 unsafe extern "C" {
@@ -15,6 +17,10 @@ unsafe extern "C" {
     ) -> c_int;
     fn eaccess(path: *const c_char, mode: c_int) -> c_int;
     fn fcntl(file: c_int, command: c_int, ...) -> c_int;
+    fn prctl(option: c_int, ...) -> c_int;
+    fn geteuid() -> u32;
+    fn getegid() -> u32;
+    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
 }
 
 const F_GETFD: c_int = 1;
@@ -43,12 +49,44 @@ pub struct Origin {
 
 impl Origin {
     /// Returns true if a program that is executed now can open both: not with another user's rights, nor where the
-    /// system's files are not.
+    /// system's files are not. In another namespace's `/proc` a process can have the recorder's number.
     fn can_be_opened(&self) -> bool {
-        [&self.plugin, &self.rings]
-            .into_iter()
-            .all(|path| CString::new(path.as_str()).is_ok_and(|path| may(&path, READ)))
+        let readable = |path: &String| CString::new(path.as_str()).is_ok_and(|path| may(&path, READ));
+        [&self.plugin, &self.rings].into_iter().all(readable) && FILES.get() == Some(&self.files())
     }
+
+    /// Notes which files they are.
+    pub(super) fn note(&self) {
+        let _ = FILES.set(self.files());
+    }
+
+    /// Returns the device and the number of each file that is there.
+    fn files(&self) -> [Option<(u64, u64)>; 2] {
+        [&self.plugin, &self.rings]
+            .map(|path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino())))
+    }
+}
+
+/// The plugin and the rings of this process: devices and numbers.
+static FILES: OnceLock<[Option<(u64, u64)>; 2]> = OnceLock::new();
+
+/// Returns true if who executes a file gets rights by that. The system gives them to the file that it executes, which
+/// would be the emulator.
+fn gives_rights(path: &CStr) -> bool {
+    const PR_GET_NO_NEW_PRIVS: c_int = 39;
+    const SET_USER: u32 = 0o4000;
+    const SET_GROUP: u32 = 0o2010;
+    // SAFETY: takes and returns numbers.
+    let (user, group, never) =
+        unsafe { (geteuid(), getegid(), prctl(PR_GET_NO_NEW_PRIVS, 0_u64, 0_u64, 0_u64, 0_u64) == 1) };
+    let Ok(file) = fs::metadata(OsStr::from_bytes(path.to_bytes())) else { return false };
+    // SAFETY: two texts, and room for nothing: only the size of what is there is returned.
+    let has_capabilities =
+        || unsafe { getxattr(path.as_ptr(), c"security.capability".as_ptr(), ptr::null_mut(), 0) > 0 };
+    !never
+        && (file.mode() & SET_USER != 0 && file.uid() != user
+            || file.mode() & SET_GROUP == SET_GROUP && file.gid() != group
+            || user != 0 && has_capabilities())
 }
 
 /// The name of a file that a program executes, as in execveat(2).
@@ -102,7 +140,8 @@ pub(super) fn follow_exec(thread: &mut PluginThread, named: Named, arguments: u6
     let Some((path, given, environment)) = given() else { return };
     let path = if own_file(&path) == Some("exe") { own_program().unwrap_or(path) } else { path };
     let can_be = named.flags & AT_SYMLINK_NOFOLLOW == 0 && origin.can_be_opened();
-    let Some(command) = command(&origin, &path, &given, &environment).filter(|_| can_be) else {
+    let command = command(&origin, &path, &given, &environment);
+    let Some(command) = command.filter(|command| can_be && !gives_rights(&command.file)) else {
         thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
         return;
     };
@@ -155,6 +194,8 @@ fn keep_open(file: c_int) -> Option<c_int> {
 /// The arguments and the environment that the emulator is executed with.
 #[derive(Clone, Debug)]
 pub struct EmulatorCommand {
+    /// The file that the emulator executes.
+    pub file: CString,
     pub line: Vec<CString>,
     pub environment: Vec<CString>,
 }
@@ -210,8 +251,8 @@ pub fn command(
         let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin];
         let leading = leading.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
         let own = leading.into_iter().chain(options).chain([BEFORE_PROGRAM.into()]);
-        let line = own.chain([name, path]).chain(arguments.into_iter().skip(1)).collect();
-        return Some(EmulatorCommand { line, environment });
+        let line = own.chain([name, path.clone()]).chain(arguments.into_iter().skip(1)).collect();
+        return Some(EmulatorCommand { file: path, line, environment });
     }
     None
 }
@@ -273,6 +314,19 @@ mod tests {
                 "{named:?} {path}"
             );
         }
+    }
+
+    #[test]
+    fn another_file_at_the_place_of_the_plugin_is_not_loaded() {
+        let [plugin, rings, other] =
+            ["null", "zero", "full"].map(|name| fs::File::open(format!("/dev/{name}")).unwrap());
+        let path = |file: &fs::File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let origin = Origin { plugin: path(&plugin), rings: path(&rings), follow: true, count: false };
+        assert!(!origin.can_be_opened());
+        origin.note();
+        assert!(origin.can_be_opened());
+        assert!(!Origin { rings: path(&other), ..origin.clone() }.can_be_opened());
+        assert!(!Origin { plugin: "/proc/0/fd/3".into(), ..origin }.can_be_opened());
     }
 
     #[test]

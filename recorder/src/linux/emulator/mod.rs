@@ -294,7 +294,7 @@ impl<'a> Emulation<'a> {
         parts.sort_by_key(|part| part.task);
         let cause = self.tracing_ended.unwrap_or(Cause::Over);
         let ending = self.ending.unwrap_or(Ending::Exit(0));
-        let not_followed =
+        let not_followed: Vec<_> =
             self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
         let mut unfiltered: Vec<i32> = self
             .threads
@@ -303,7 +303,8 @@ impl<'a> Emulation<'a> {
             .map(|thread| thread.pid().cast_signed())
             .collect();
         unfiltered.dedup();
-        index::write(self.options, self.started_at, (&parts, ending, cause), &unfiltered)?;
+        let missing = (&*not_followed, &*unfiltered);
+        index::write(self.options, self.started_at, (&parts, ending, cause), missing)?;
         let unreported = self.unreported() + self.shared.rings.header().refused.load(Relaxed);
         let unreached = self.triggers.unreached();
         Ok(Recording { parts, ending, cause, not_followed, unreported, unreached, unfiltered })

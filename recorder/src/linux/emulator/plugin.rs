@@ -529,6 +529,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         if info.is_machine {
             return machine_plugin::install(id, info, origin, rings);
         }
+        origin.note();
         mapped::note_own();
         let _ = environment::hide_own();
         let line = fs::read("/proc/self/cmdline").ok()?;

@@ -163,7 +163,7 @@ impl<'a> Recorder<'a> {
         };
         self.parts.sort_by_key(|part| part.task);
         let cause = self.tracing_ended.unwrap_or(Cause::Over);
-        index::write(self.options, self.started_at, (&self.parts, ending, cause), &[])?;
+        index::write(self.options, self.started_at, (&self.parts, ending, cause), (&[], &[]))?;
         Ok(Recording {
             unfiltered: vec![],
             parts: std::mem::take(&mut self.parts),

@@ -239,7 +239,7 @@ impl Emulated<'_> {
         parts.sort_by_key(|part| part.task);
         let (cause, ending) =
             (self.tracing_ended.unwrap_or(Cause::Over), self.ending.unwrap_or(Ending::Exit(0)));
-        index::write(self.options, self.started_at, (&parts, ending, cause), &[])?;
+        index::write(self.options, self.started_at, (&parts, ending, cause), (&[], &[]))?;
         Ok(Recording {
             parts,
             ending,

@@ -3,7 +3,7 @@
 mod near_branches;
 mod processes;
 
-use super::*;
+use super::{super::NotFollowed, *};
 use crate::files::{IMAGE, TRACE};
 use plugin::wire::{Kind, MESSAGE, Mapping};
 use pugmark_decoder_core::{
@@ -375,7 +375,10 @@ fn a_thread_says_what_it_is_called_and_what_it_executed() {
     let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
     let _thread = thread_ring(&emulation, (PID, 0), PID, &entries);
     let recording = emulation.run(&mut |_| {}).unwrap();
-    assert_eq!((recording.parts.len(), recording.not_followed), (0, vec!["/bin/old".into()]));
+    assert_eq!(
+        (recording.parts.len(), recording.not_followed),
+        (0, vec![NotFollowed { pid: PID.cast_signed(), program: "/bin/old".into() }])
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Cause, Part, RecordError, RecordOptions, ThreadInfo,
+        Cause, NotFollowed, Part, RecordError, RecordOptions, ThreadInfo,
         block::{Block, Exit},
         code::{Changed, CodeSnapshots},
         filter::Symbols,
@@ -70,7 +70,7 @@ pub(super) struct Thread<'a> {
     /// The program that it executes outside of the emulator, unless something more comes.
     outside: Option<String>,
     /// The programs that it has executed there.
-    pub(super) not_followed: Vec<String>,
+    pub(super) not_followed: Vec<NotFollowed>,
     /// It has asked for a seccomp filter.
     pub(super) unfiltered: bool,
 }
@@ -512,7 +512,8 @@ impl<'a> Thread<'a> {
         }
         let at = self.leave(process)?;
         self.end_part(at, if self.executes && cause == Cause::Over { Cause::Exec } else { cause })?;
-        self.not_followed.extend(self.outside.take());
+        let pid = self.info.pid;
+        self.not_followed.extend(self.outside.take().map(|program| NotFollowed { pid, program }));
         self.over = true;
         Ok(())
     }
