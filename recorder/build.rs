@@ -4,7 +4,7 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 18] = [
+const FILES: [&str; 19] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
@@ -12,6 +12,7 @@ const FILES: [&str; 18] = [
     "counts.rs",
     "environment.rs",
     "exec.rs",
+    "faults.rs",
     "fork.rs",
     "leaving.rs",
     "machine_plugin/gates.rs",

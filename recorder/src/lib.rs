@@ -85,9 +85,9 @@ pub mod names;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use linux::{
-    BadRange, BadTrigger, Cause, Counted, CountedThread, Ending, Engine, Missing, NoEmulator, NotFollowed,
-    Part, Range, RecordError, RecordOptions, RecordProgress, Recording, ThreadInfo, Trigger, Unreached,
-    count, emulator_is_installed, record, why_stepping,
+    BadRange, BadTrigger, Cause, Counted, CountedThread, Ending, Engine, Fault, Missing, NoEmulator,
+    NotFollowed, Part, Range, RecordError, RecordOptions, RecordProgress, Recording, ThreadInfo, Trigger,
+    Unreached, count, emulator_is_installed, record, why_stepping,
 };
 
 /// The number of executions of a block from which a [`Run`](pugmark_decoder_core::hash::Run) of its addresses pays:

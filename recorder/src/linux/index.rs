@@ -26,9 +26,9 @@ pub(super) fn write(
         Ending::Exit(status) => json!({ "exit": status }),
         Ending::Signal(signal) => {
             let mut ending = json!({ "signal": signal });
-            if let Some((at, thread)) = Part::ended_at(parts) {
-                ending["at"] = format!("{at:#x}").into();
-                ending["tid"] = thread.tid.into();
+            if let Some(part) = Part::ended_in(parts) {
+                ending["at"] = part.at.map(|at| format!("{at:#x}")).into();
+                ending["tid"] = part.thread.tid.into();
             }
             ending
         }
@@ -43,7 +43,16 @@ pub(super) fn write(
     let entry_of = |NotFollowed { pid, program }: &NotFollowed| json!({ "pid": pid, "program": program });
     index["not_followed"] = not_followed.iter().map(entry_of).collect();
     index["seccomp_refused"] = unfiltered.into();
-    index["parts"] = parts.iter().map(|part| entry(&options.out, part)).collect();
+    let ended_in = Part::ended_in(parts).map(|part| &part.dir);
+    let entry = |part: &Part| {
+        let mut entry = entry(&options.out, part);
+        let signal = index["ending"]["signal"].as_i64().filter(|_| ended_in == Some(&part.dir));
+        entry["signal"] = part.fault.map(|fault| fault.signal.into()).or(signal).into();
+        entry["address"] =
+            part.fault.and_then(|fault| fault.address).map(|address| format!("{address:#x}")).into();
+        entry
+    };
+    index["parts"] = parts.iter().map(entry).collect();
     write_json(&options.out, INDEX, &index)
 }
 

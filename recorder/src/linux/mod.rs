@@ -21,7 +21,7 @@ mod truth;
 pub use emulator::{Counted, CountedThread, NoEmulator};
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};
-pub use part::Part;
+pub use part::{Fault, Part};
 pub use switch::{Missing, Unreached};
 pub use thread_info::ThreadInfo;
 pub use trigger::{BadTrigger, Trigger};

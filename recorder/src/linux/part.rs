@@ -43,8 +43,19 @@ pub struct Part {
     pub bytes: u64,
     /// The instruction that the thread was at, and had not ended; `None` if it was in the kernel, or nobody knows.
     pub at: Option<u64>,
+    /// The access at `at` that has ended the process.
+    pub fault: Option<Fault>,
     /// The number of transfers of control that nothing explains; the trace is wrong there.
     pub unexplained: u32,
+}
+
+/// An access for which the system has ended a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The signal: SIGSEGV or SIGBUS.
+    pub signal: i32,
+    /// The address that was accessed; `None` if the processor does not tell, as for one that is not canonical.
+    pub address: Option<u64>,
 }
 
 /// The most time of a recording that is lost if this process is killed.
@@ -220,6 +231,7 @@ impl<T: Truth> OpenPart<T> {
             thread: self.thread,
             tsc: (self.tsc_first, self.pt_unit.tsc()),
             at: Some(at.0).filter(|at| *at != 0),
+            fault: None,
             cause,
         };
         truth["unexplained"] = part.unexplained.into();
@@ -256,14 +268,24 @@ impl ThreadInfo {
 }
 
 impl Part {
-    /// Returns where the program was when a signal ended it, and in which thread: that of its process which was not in
-    /// the kernel, if it was the only one.
+    /// Returns where the program was when a signal ended it, and in which thread: that which has accessed something in
+    /// vain, or that which was not in the kernel, if it was the only one.
     #[must_use]
     pub fn ended_at(parts: &[Self]) -> Option<(u64, &ThreadInfo)> {
+        Self::ended_in(parts).and_then(|part| Some((part.at?, &part.thread)))
+    }
+
+    /// Returns the part in which the program was when a signal ended it, if that is known.
+    #[must_use]
+    pub fn ended_in(parts: &[Self]) -> Option<&Self> {
         let pid = parts.iter().find(|part| part.task == 1)?.thread.pid;
-        let is_last = |part: &&Self| part.thread.pid == pid && part.cause == Cause::Over;
-        let mut found = parts.iter().filter(is_last).filter_map(|part| Some((part.at?, &part.thread)));
-        found.next().filter(|_| found.next().is_none())
+        let last = || parts.iter().filter(move |part| part.thread.pid == pid && part.cause == Cause::Over);
+        let only =
+            |mut found: Box<dyn Iterator<Item = _> + '_>| found.next().filter(|_| found.next().is_none());
+        last()
+            .find(|part| part.fault.is_some())
+            .or_else(|| only(Box::new(last().filter(|part| part.at.is_some()))))
+            .or_else(|| only(Box::new(last())))
     }
 
     /// Adds to an object what both `truth.json` and the recording's index say of a part.

@@ -131,15 +131,28 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
                 let indent = "  ".repeat(depth - least);
                 text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
             }
+            let part = part.unwrap_or_default();
+            let by = if options.before.is_some() { String::new() } else { ended_by(&part) };
             for (number, place) in end.iter().enumerate() {
-                text += &format!("{}{place}\n", if number == 0 { "it ended at " } else { "  called at " });
+                text += &match number {
+                    0 => format!("it ended at {place}{by}\n"),
+                    _ => format!("  called at {place}\n"),
+                };
+            }
+            if end.is_empty() && !by.is_empty() {
+                text += &format!("it ended{by}\n");
             }
             let entry = |(time, depth, what): &(Time, usize, CallEvent)| {
                 let what = line(&names, what);
                 json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
             };
             let last: Vec<_> = kept.iter().map(entry).collect();
-            parts.push(json!({ "part": title, "unit": unit, "last": last, "end": end }));
+            let mut entry = json!({ "part": title, "unit": unit, "last": last, "end": end });
+            if let Some(signal) = part.signal {
+                entry["signal"] = signal.into();
+                entry["address"] = part.address.into();
+            }
+            parts.push(entry);
         }
     }
     if !found {
@@ -209,6 +222,13 @@ fn line(names: &TracedSymbols, what: &CallEvent) -> String {
     }
 }
 
+/// Returns the end of a sentence about a thread's end: the signal that ended its process, if the thread got that.
+fn ended_by(part: &IndexedPart) -> String {
+    let address = part.address.as_ref().map(|address| format!(", accessing {address}"));
+    let signal = part.signal.map(|signal| format!(", by signal {signal}"));
+    signal.map(|signal| signal + &address.unwrap_or_default()).unwrap_or_default()
+}
+
 /// Returns the function with the offset of the address in it, and the line of source if it is known.
 fn place(names: &TracedSymbols, ip: u64) -> String {
     let line = names.line(ip).map(|line| format!(" ({})", line.short()));
@@ -245,6 +265,17 @@ mod tests {
             (CallEvent::End(Some(0x1004)), "the end"),
         ] {
             assert_eq!(line(&names, &what), expected);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_got_the_signal_says_what_it_accessed() {
+        for (signal, address, expected) in [
+            (None, None, ""),
+            (Some(6), None, ", by signal 6"),
+            (Some(11), Some("0x8".into()), ", by signal 11, accessing 0x8"),
+        ] {
+            assert_eq!(ended_by(&IndexedPart { signal, address, ..IndexedPart::default() }), expected);
         }
     }
 

@@ -222,14 +222,19 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
     messages.extend(match recording.ending {
         Ending::Exit(0) | Ending::GoesOn => None,
         Ending::Exit(status) => Some(format!("the program ended with status {status}")),
-        Ending::Signal(signal) => Some(match Part::ended_at(&recording.parts) {
-            Some((at, thread)) => {
-                format!("the program was ended by signal {signal}, at {at:#x} in thread {}", thread.tid)
-            }
-            None => format!("the program was ended by signal {signal}"),
-        }),
+        Ending::Signal(signal) => Some(ended_by(signal, Part::ended_in(&recording.parts))),
     });
     messages
+}
+
+/// Returns the message about a program that a signal has ended, in this part if that is known.
+fn ended_by(signal: i32, part: Option<&Part>) -> String {
+    let part = part.and_then(|part| Some((part.at?, part)));
+    let place = part.map(|(at, part)| format!(", at {at:#x} in thread {}", part.thread.tid));
+    let address = part.and_then(|(_, part)| part.fault?.address);
+    let accessing = address.map(|address| format!(", accessing {address:#x}"));
+    let [place, accessing] = [place, accessing].map(Option::unwrap_or_default);
+    format!("the program was ended by signal {signal}{place}{accessing}")
 }
 
 /// Returns the exit status for a run that has failed.

@@ -108,6 +108,12 @@ pub struct IndexedPart {
     /// The program's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exe: Option<String>,
+    /// The signal that ended the process, if this thread got it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The address that the thread accessed in vain, for which it got the signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -132,7 +138,7 @@ impl PartThread {
         // Without one only the folder's name is known.
         let text = fs::read(folder.join(&dir).join(TRUTH)).unwrap_or_default();
         let Self { task, pid, tid, comm, program: exe } = serde_json::from_slice(&text).unwrap_or_default();
-        IndexedPart { dir, task, pid, tid, comm, exe }
+        IndexedPart { dir, task, pid, tid, comm, exe, ..IndexedPart::default() }
     }
 }
 

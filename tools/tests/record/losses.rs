@@ -3,10 +3,10 @@
 
 use crate::{
     check_all, for_each_engine, options,
-    programs::{Scratch, compile, symbol},
+    programs::{Scratch, compile},
     tasks,
 };
-use pugmark_recorder::{Cause, Ending, Engine, NotFollowed, Part, RecordOptions, record};
+use pugmark_recorder::{Cause, Ending, Engine, NotFollowed, RecordOptions, record};
 use serde_json::Value;
 use std::{
     fs::{self, File},
@@ -346,31 +346,6 @@ int main(void) {
         let index = fs::read(program.path("out/recording.json")).expect("an index");
         let index: Value = serde_json::from_slice(&index).expect("JSON");
         assert_eq!(index["seccomp_refused"], serde_json::json!(unfiltered));
-    });
-}
-
-#[test]
-fn where_a_program_was_when_a_signal_ended_it_is_in_the_recording() {
-    let crashing = r#"
-__asm__(".globl fault\ncrash: mov %rdi, %rax\nfault: mov (%rax), %eax\nret\n");
-int crash(int *at);
-int main(void) { return crash((int *)8); }
-"#;
-    for_each_engine(|engine| {
-        let Some(program) = compile("crashing", crashing) else { return };
-        let options =
-            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
-        let recording = record(&options, &mut |_| {}).expect("it is recorded");
-        let fault = symbol(&program, "fault");
-        assert_eq!(recording.ending, Ending::Signal(11));
-        let pid = recording.parts[0].thread.pid;
-        let ended = Part::ended_at(&recording.parts).map(|(at, thread)| (at, thread.tid));
-        assert_eq!(ended, Some((fault, pid)), "{engine:?}");
-        let index = fs::read(program.path("out/recording.json")).expect("an index");
-        let index: Value = serde_json::from_slice(&index).expect("JSON");
-        let expected = serde_json::json!({ "signal": 11, "at": format!("{fault:#x}"), "tid": pid });
-        assert_eq!(index["ending"], expected, "{engine:?}");
-        check_all(&recording);
     });
 }
 

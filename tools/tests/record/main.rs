@@ -5,6 +5,7 @@
 mod attach;
 mod command;
 mod counting;
+mod crashes;
 mod environment;
 mod losses;
 mod programs;

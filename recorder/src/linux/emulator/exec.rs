@@ -76,9 +76,12 @@ fn gives_rights(path: &CStr) -> bool {
     const PR_GET_NO_NEW_PRIVS: c_int = 39;
     const SET_USER: u32 = 0o4000;
     const SET_GROUP: u32 = 0o2010;
+    // SAFETY: takes nothing and returns a number.
+    let user = unsafe { geteuid() };
+    // SAFETY: as above.
+    let group = unsafe { getegid() };
     // SAFETY: takes and returns numbers.
-    let (user, group, never) =
-        unsafe { (geteuid(), getegid(), prctl(PR_GET_NO_NEW_PRIVS, 0_u64, 0_u64, 0_u64, 0_u64) == 1) };
+    let never = unsafe { prctl(PR_GET_NO_NEW_PRIVS, 0_u64, 0_u64, 0_u64, 0_u64) == 1 };
     let Ok(file) = fs::metadata(OsStr::from_bytes(path.to_bytes())) else { return false };
     // SAFETY: two texts, and room for nothing: only the size of what is there is returned.
     let has_capabilities =

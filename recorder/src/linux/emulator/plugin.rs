@@ -26,6 +26,8 @@ mod counts;
 mod environment;
 #[path = "exec.rs"]
 mod exec;
+#[path = "faults.rs"]
+mod faults;
 #[path = "fork.rs"]
 mod fork;
 #[path = "leaving.rs"]
@@ -171,6 +173,11 @@ fn numbers() -> (u32, u32) {
     read().unwrap_or_else(|| (std::process::id(), unsafe { gettid() } as u32))
 }
 
+/// Returns the program's address of one of the emulator's.
+fn of_program(address: u64) -> u64 {
+    address.wrapping_sub(GUEST_BASE.load(Relaxed))
+}
+
 fn monotonic() -> u64 {
     const CLOCK_MONOTONIC: c_int = 1;
     let mut time = [0; 2];
@@ -269,6 +276,7 @@ impl PluginThread {
         }
         let counted = thread.counted();
         thread.ring.header().counted_before.store(counted, Relaxed);
+        thread.ring.header().counts_alone.store((!first).into(), Relaxed);
         thread.ring.write(Kind::Program, &[&process.program]);
         drop(guard);
         thread.report_maps();
@@ -374,6 +382,7 @@ fn begin_thread(index: c_uint, place: &AtomicPtr<PluginThread>) -> Option<*mut P
     }
     let begun = Box::into_raw(PluginThread::begin(index)?);
     place.store(begun, Relaxed);
+    faults::watch(index);
     Some(begun)
 }
 

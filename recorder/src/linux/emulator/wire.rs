@@ -153,6 +153,44 @@ pub struct Header {
     pub counts_shown: AtomicU32,
     /// Definitions: the number of the last signal of a fault that is handled; 0 if there is none.
     pub fault_handled: AtomicU32,
+    /// A thread's ring: the count of the process's instructions is not the thread's, too.
+    pub counts_alone: AtomicU32,
+    /// A thread's ring: the last access at which the emulator got a signal.
+    pub fault: NotedFault,
+}
+
+/// An access at which the emulator got a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub signal: u32,
+    /// The address; `None` if the system does not tell.
+    pub address: Option<u64>,
+    /// The thread's count of instructions.
+    pub counted: u64,
+}
+
+/// A [`Fault`] in a ring; there is none as long as the signal is 0.
+#[repr(C)]
+pub struct NotedFault {
+    signal: AtomicU32,
+    has_address: AtomicU32,
+    address: AtomicU64,
+    counted: AtomicU64,
+}
+
+impl NotedFault {
+    pub fn set(&self, Fault { signal, address, counted }: Fault) {
+        self.has_address.store(address.is_some().into(), Relaxed);
+        self.address.store(address.unwrap_or_default(), Relaxed);
+        self.counted.store(counted, Relaxed);
+        self.signal.store(signal, Relaxed);
+    }
+
+    pub fn get(&self) -> Option<Fault> {
+        let signal = self.signal.load(Relaxed);
+        let address = (self.has_address.load(Relaxed) != 0).then(|| self.address.load(Relaxed));
+        (signal != 0).then(|| Fault { signal, address, counted: self.counted.load(Relaxed) })
+    }
 }
 
 /// A ring.

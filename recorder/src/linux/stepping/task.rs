@@ -1,7 +1,7 @@
 //! Turns the stops of a task into what the tracing hardware sees.
 
 use super::super::{
-    Cause, Ending, Part, RecordError, RecordOptions,
+    Cause, Ending, Fault, Part, RecordError, RecordOptions,
     code::{Changed, CodeSnapshots, FetchedBytes},
     filter::Symbols,
     folder::PartNumber,
@@ -51,6 +51,8 @@ pub(super) struct Task<'a> {
     mode: ExecMode,
     /// The signal to deliver with the next step; 0 if there is none.
     pub(super) signal: c_int,
+    /// The access for which the system has sent the last signal, if that is what it was for.
+    fault: Option<Fault>,
     /// The current system call was interrupted, and its instruction is executed again unless a handler comes first.
     restart: bool,
     /// The step in progress.
@@ -113,6 +115,7 @@ impl<'a> Task<'a> {
             ip: 0,
             mode: ExecMode::Bits64,
             signal: 0,
+            fault: None,
             restart: false,
             step: Step::default(),
             step_begun: 0,
@@ -238,7 +241,12 @@ impl<'a> Task<'a> {
                 if delivered == 0 {
                     self.enter_kernel(special, bytes);
                 }
+                let is_end = |fault: &Fault| fault.signal == delivered && ending == Ending::Signal(delivered);
+                let fault = self.fault.filter(|fault| is_end(fault) && self.part.is_some());
                 self.finish(Cause::Over)?;
+                if let (Some(fault), Some(part)) = (fault, self.parts.last_mut()) {
+                    part.fault = Some(fault);
+                }
                 return Ok(Outcome::Over(ending));
             }
             Stop::Exec => {
@@ -404,6 +412,7 @@ impl<'a> Task<'a> {
         // A stop without signal information is a group stop, caused by a signal like SIGSTOP. It is not a signal.
         let Some(code) = self.signal_code()? else { return Ok(()) };
         self.signal = signal;
+        self.fault = self.or_step_error(self.tracee.fault())?;
         self.switch.receive(signal);
         if let Some(vector) = fault(signal, code) {
             self.restart = false;

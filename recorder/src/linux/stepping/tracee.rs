@@ -1,6 +1,6 @@
 //! The system calls that step a program.
 
-use super::super::Ending;
+use super::super::{Ending, Fault};
 use libc::pid_t;
 use std::{
     ffi::{OsString, c_int, c_long, c_ulong, c_void},
@@ -178,12 +178,29 @@ impl Tracee {
 
     /// Returns `si_code` of the signal that the thread stopped with; `None` if it stopped without a signal.
     pub(super) fn signal_code(&self) -> io::Result<Option<c_int>> {
+        Ok(self.signal_info()?.map(|info| info.si_code))
+    }
+
+    /// Returns the access for which the system has sent the signal that stopped the thread.
+    pub(super) fn fault(&self) -> io::Result<Option<Fault>> {
+        const SI_KERNEL: c_int = 0x80;
+        let is_fault = |info: &libc::siginfo_t| {
+            matches!(info.si_signo, libc::SIGSEGV | libc::SIGBUS) && info.si_code > 0
+        };
+        Ok(self.signal_info()?.filter(is_fault).map(|info| {
+            // SAFETY: signals of accesses have one.
+            let address = unsafe { info.si_addr() }.addr() as u64;
+            Fault { signal: info.si_signo, address: (info.si_code != SI_KERNEL).then_some(address) }
+        }))
+    }
+
+    fn signal_info(&self) -> io::Result<Option<libc::siginfo_t>> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         match self.request(libc::PTRACE_GETSIGINFO, null_mut(), info.as_mut_ptr().cast()) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             Err(error) => Err(error),
             // SAFETY: all fields are numbers, and the kernel has filled them in.
-            Ok(_) => Ok(Some(unsafe { info.assume_init() }.si_code)),
+            Ok(_) => Ok(Some(unsafe { info.assume_init() })),
         }
     }
 

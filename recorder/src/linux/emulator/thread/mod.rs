@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Cause, NotFollowed, Part, RecordError, RecordOptions, ThreadInfo,
+        Cause, Fault, NotFollowed, Part, RecordError, RecordOptions, ThreadInfo,
         block::{Block, Exit},
         code::{Changed, CodeSnapshots},
         filter::Symbols,
@@ -496,13 +496,26 @@ impl<'a> Thread<'a> {
 
     /// Returns the number of instructions of a block that began, if nothing was written after the block.
     fn begun(&self, process: &Process, block: &Block) -> usize {
-        let (own, before) = (self.ring.header(), self.ring.header().counted_before.load(Relaxed));
-        let counted = own.counted_self.load(Relaxed) + process.ring.header().counted.load(Relaxed);
-        match counted.wrapping_sub(before) {
+        let before = self.ring.header().counted_before.load(Relaxed);
+        match self.counted(process).wrapping_sub(before) {
             begun if process.over => block.len().min(begun as usize),
             // It goes on.
             _ => 0,
         }
+    }
+
+    /// Returns the number of instructions that it has begun, as the plugin counts them.
+    fn counted(&self, process: &Process) -> u64 {
+        let own = self.ring.header();
+        let first = own.counts_alone.load(Relaxed) == 0;
+        own.counted_self.load(Relaxed) + if first { process.ring.header().counted.load(Relaxed) } else { 0 }
+    }
+
+    /// Returns the access that has ended the thread's process: it was noted at the thread's last instruction.
+    fn fault(&self, process: &Process) -> Option<Fault> {
+        let noted = self.ring.header().fault.get().filter(|_| process.over)?;
+        let fault = Fault { signal: noted.signal.cast_signed(), address: noted.address };
+        (noted.counted == self.counted(process)).then_some(fault)
     }
 
     /// Ends the tracing of this thread, wherever it is.
@@ -511,7 +524,12 @@ impl<'a> Thread<'a> {
             return Ok(());
         }
         let at = self.leave(process)?;
-        self.end_part(at, if self.executes && cause == Cause::Over { Cause::Exec } else { cause })?;
+        let cause = if self.executes && cause == Cause::Over { Cause::Exec } else { cause };
+        let fault = if cause == Cause::Over && self.part.is_some() { self.fault(process) } else { None };
+        self.end_part(at, cause)?;
+        if let (Some(fault), Some(part)) = (fault, self.parts.last_mut()) {
+            part.fault = Some(fault);
+        }
         let pid = self.info.pid;
         self.not_followed.extend(self.outside.take().map(|program| NotFollowed { pid, program }));
         self.over = true;
