@@ -12,3 +12,15 @@ pub const TRUTH: &str = "truth.json";
 pub const INDEX: &str = "recording.json";
 /// The prefix of the folders of all tasks but the first; the task's number follows.
 pub const TASK: &str = "task-";
+
+/// Returns the name of a process's list of functions, as perf knows it.
+#[must_use]
+pub fn perf_map(pid: i32) -> String {
+    format!("perf-{pid}.map")
+}
+
+/// Returns the name of a process's list of functions with their code, as perf knows it.
+#[must_use]
+pub fn jitdump(pid: i32) -> String {
+    format!("jit-{pid}.dump")
+}

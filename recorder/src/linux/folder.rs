@@ -2,7 +2,7 @@
 //! nothing is written through a link that somebody has put there.
 
 use super::RecordError;
-use crate::files::{CODE, IMAGE, INDEX, TASK, TRACE, TRUTH};
+use crate::files::{self, CODE, IMAGE, INDEX, TASK, TRACE, TRUTH};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufWriter, Write},
@@ -103,12 +103,23 @@ pub(super) fn write(
     written.inspect_err(|_| drop(fs::remove_file(&new))).map_err(named(&path))
 }
 
+/// Returns true if a file of that name lists functions of a process.
+fn is_list(name: &str) -> bool {
+    let pid = |before, after| name.strip_prefix(before)?.strip_suffix(after)?.parse::<i32>().ok();
+    pid("perf-", ".map").is_some_and(|pid| name == files::perf_map(pid))
+        || pid("jit-", ".dump").is_some_and(|pid| name == files::jitdump(pid))
+}
+
 /// Removes a recording from a folder; other files stay.
 fn remove_recording(out: &Path) {
     let _ = fs::remove_file(out.join(INDEX));
     // A task without parts leaves a gap in the numbers, so look at the names that exist.
     let names = fs::read_dir(out).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
-    let others = names.filter_map(|name| name.to_str()?.strip_prefix(TASK)?.parse().ok());
+    let names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
+    for name in names.iter().filter(|name| is_list(name)) {
+        let _ = fs::remove_file(out.join(name));
+    }
+    let others = names.iter().filter_map(|name| name.strip_prefix(TASK)?.parse().ok());
     for task in others.chain([1]) {
         let place = |number| PartNumber { task, number }.directory(out);
         if !is_folder(&place(1)) {
@@ -168,7 +179,17 @@ mod tests {
         record(out, &["", "2", "3", "task-2", "task-4", "task-4/2"]);
         // Files that do not belong to it: one in a part, one under the number of a part that does not exist, and
         // others.
-        let others = ["notes", "task-4/notes", "5/trace.pt", "task-x/trace.pt", "2x/trace.pt"];
+        let others = [
+            "notes",
+            "task-4/notes",
+            "5/trace.pt",
+            "task-x/trace.pt",
+            "2x/trace.pt",
+            "perf-x.map",
+            "jit-07.dump",
+        ];
+        let lists = ["perf-12.map", "jit-7.dump"];
+        lists.iter().for_each(|name| fs::write(out.join(name), "").unwrap());
         for name in others {
             fs::create_dir_all(out.join(name).parent().unwrap()).unwrap();
             fs::write(out.join(name), "").unwrap();
@@ -178,7 +199,8 @@ mod tests {
         symlink(out.join("elsewhere"), out.join("task-7")).unwrap();
         remove_recording(out);
         let left = |name: &str| out.join(name).exists();
-        assert_eq!(others.map(left), [true; 5]);
+        assert_eq!(others.map(left), [true; 7]);
+        assert_eq!(lists.map(left), [false; 2]);
         assert_eq!(["2", "3", "task-2", "task-4/2", INDEX].map(left), [false; 5]);
         for name in OF_PART {
             assert!(!out.join(name).exists() && !out.join("task-4").join(name).exists(), "{name}");

@@ -11,6 +11,7 @@ mod maps;
 mod options;
 mod part;
 mod pt_unit;
+mod runtime;
 mod signals;
 mod stepping;
 mod switch;

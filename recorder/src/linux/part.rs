@@ -9,7 +9,7 @@ use super::{
     pt_unit::PtUnit,
     truth::Truth,
 };
-use crate::files::{CODE, IMAGE, TRACE, TRUTH};
+use crate::files::{self, CODE, IMAGE, TRACE, TRUTH};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::ExecMode;
 use serde_json::{Value, json};
@@ -47,6 +47,8 @@ pub struct Part {
     pub fault: Option<Fault>,
     /// The number of transfers of control that nothing explains; the trace is wrong there.
     pub unexplained: u32,
+    /// The jitdumps of the process that were mapped.
+    pub(super) dumps: Vec<PathBuf>,
 }
 
 /// An access for which the system has ended a process.
@@ -221,7 +223,10 @@ impl<T: Truth> OpenPart<T> {
             self.write(code)?;
         }
         let mut truth = self.describe(options);
+        let name = files::jitdump(self.thread.pid);
+        let mapped = self.mapped.iter().map(|mapping| PathBuf::from(&mapping.name));
         let part = Part {
+            dumps: mapped.filter(|path| path.ends_with(&name)).collect(),
             truth: self.pt_unit.take_truth(),
             bytes: self.pt_unit.bytes(),
             unexplained: self.pt_unit.unexplained(),

@@ -367,3 +367,58 @@ fn a_recording_is_a_secret_and_the_one_before_is_kept() {
         assert_eq!(names, expected.map(|name| (name.into(), 0o600)));
     }
 }
+
+/// Makes a function, lists it for perf, writes a file with the name of a jitdump and maps it as runtimes do.
+const RUNTIME: &str = r#"
+#include <stdio.h>
+int main(int count, char **words) {
+    char name[200];
+    char *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(code, 0x90, 31);
+    code[31] = 0xc3;
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx 20 made_by_a_runtime\n", (long)code);
+    fclose(map);
+    snprintf(name, sizeof name, "%s/jit-%d.dump", words[1], getpid());
+    int dump = open(name, O_RDWR | O_CREAT, 0600);
+    if (write(dump, "functions", 9) != 9) return 1;
+    mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, dump, 0);
+    ((void (*)(void))code)();
+    return 0;
+}
+"#;
+
+#[test]
+fn what_a_runtime_has_listed_of_its_code_is_in_the_recording() {
+    for_each_engine(|engine| {
+        let Some(scratch) = compile("runtime", RUNTIME) else { return };
+        let folder = scratch.path("");
+        let words = [scratch.path("program").into_os_string(), folder.clone().into()];
+        let options = RecordOptions { out: scratch.path("out"), ..options(engine, words) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!(recording.ending, Ending::Exit(0));
+        let pid = recording.parts[0].thread.pid;
+        let lists =
+            [Path::new("/tmp").join(format!("perf-{pid}.map")), folder.join(format!("jit-{pid}.dump"))];
+        for list in lists {
+            let copy = options.out.join(list.file_name().expect("a name"));
+            assert_eq!(fs::read(copy).expect("a copy"), fs::read(&list).expect("a list"), "{engine:?}");
+            fs::remove_file(list).expect("it is there");
+        }
+        let report = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+            .arg("report")
+            .arg(&options.out)
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&report.stdout).into_owned();
+        let row = text.lines().find(|line| line.ends_with("made_by_a_runtime"));
+        assert!(row.is_some_and(|row| row.contains(" 32 ")), "{text}");
+        // The next recording has none of them.
+        let options = RecordOptions { program: vec!["true".into()], limit: Some(1), ..options };
+        for _ in 0..2 {
+            record(&options, &mut |_| {}).expect("it is recorded");
+        }
+        assert!(!scratch.path("out.old").join(format!("perf-{pid}.map")).exists());
+    });
+}

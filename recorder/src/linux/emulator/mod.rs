@@ -31,6 +31,7 @@ mod thread;
 use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
     part::WRITE_EVERY,
+    runtime,
     signals::{Before, Signals},
     switch::{Switch, Triggers},
 };
@@ -304,6 +305,7 @@ impl<'a> Emulation<'a> {
             .collect();
         unfiltered.dedup();
         let missing = (&*not_followed, &*unfiltered);
+        runtime::copy(self.options, self.started_at, &parts)?;
         index::write(self.options, self.started_at, (&parts, ending, cause), missing)?;
         let unreported = self.unreported() + self.shared.rings.header().refused.load(Relaxed);
         let unreached = self.triggers.unreached();

@@ -9,6 +9,7 @@ use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, folder, index,
     part::WRITE_EVERY,
     pt_unit::{self, Clock},
+    runtime,
     signals::Signals,
     switch::{Switch, Triggers},
     thread_info,
@@ -163,6 +164,7 @@ impl<'a> Recorder<'a> {
         };
         self.parts.sort_by_key(|part| part.task);
         let cause = self.tracing_ended.unwrap_or(Cause::Over);
+        runtime::copy(self.options, self.started_at, &self.parts)?;
         index::write(self.options, self.started_at, (&self.parts, ending, cause), (&[], &[]))?;
         Ok(Recording {
             unfiltered: vec![],
