@@ -178,6 +178,22 @@ impl Calls {
         }
     }
 
+    /// Takes the next run of instructions of this 64-bit code, as an [`ExecutionSink`] gets it. Returns the step that
+    /// its first instruction completes, if any. Events go to [`step`](Self::step).
+    pub fn run(&mut self, mut insns: InstructionRun, code: &Section<'_>) -> Option<Step> {
+        let step = self.arrive(insns.ip, |_, _| false);
+        // Only the last instruction can be a branch: the next one is elsewhere.
+        let mut last = insns.ip;
+        for ip in insns.by_ref() {
+            last = ip;
+        }
+        let at = usize::try_from(last.wrapping_sub(code.base)).ok();
+        let bytes = at.and_then(|at| code.bytes.get(at..)).unwrap_or_default();
+        let class = insn::decode(bytes, ExecMode::Bits64, last).map_or(Class::Other, |insn| insn.class);
+        self.leave(last, insns.ip.wrapping_sub(last) as u8, class);
+        step
+    }
+
     /// Returns the number of calls and interrupts that have not returned.
     #[must_use]
     pub const fn depth(&self) -> i64 {
@@ -241,26 +257,13 @@ impl<'c, F: FnMut(Step)> CallSink<'c, F> {
     pub fn into_each(self) -> F {
         self.each
     }
-
-    /// Returns the class of an instruction.
-    fn class(&self, ip: u64) -> Class {
-        let at = usize::try_from(ip.wrapping_sub(self.code.base)).ok();
-        let bytes = at.and_then(|at| self.code.bytes.get(at..)).unwrap_or_default();
-        insn::decode(bytes, ExecMode::Bits64, ip).map_or(Class::Other, |insn| insn.class)
-    }
 }
 
 impl<F: FnMut(Step)> ExecutionSink for CallSink<'_, F> {
     const INSNS: bool = true;
 
-    fn insns(&mut self, mut insns: InstructionRun) {
-        self.calls.arrive(insns.ip, |_, _| false).into_iter().for_each(&mut self.each);
-        // Only the last instruction can be a branch: the next one is elsewhere.
-        let mut last = insns.ip;
-        for ip in insns.by_ref() {
-            last = ip;
-        }
-        self.calls.leave(last, insns.ip.wrapping_sub(last) as u8, self.class(last));
+    fn insns(&mut self, insns: InstructionRun) {
+        self.calls.run(insns, &self.code).into_iter().for_each(&mut self.each);
     }
 
     fn event(&mut self, event: &Event) {

@@ -40,13 +40,9 @@ pub(crate) fn book(options: SetupOptions) -> Result<()> {
 /// Copies the tree's pages and their pictures, and the sources that pages refer to, as they lie in the tree.
 fn copy_pages(to: &Path) -> Result<()> {
     let mut list = Command::new("git");
-    list.args(["ls-files", "*.md", "docs", "lab/examples/*.rs", "lab/mutants/equivalent.toml"]);
-    list.args([
-        "decoder-core/src/resume/mod.rs",
-        "lab/harness/src/expected/rules.rs",
-        "fuzz/libafl/tests/fuzz.rs",
-        "LICENSE-*",
-    ]);
+    list.args(["ls-files", "*.md", "docs", "lab/examples/*.rs", "lab/examples/*.c", "kernel/c/pugmark.h"]);
+    list.args(["lab/mutants/equivalent.toml", "decoder-core/src/resume/mod.rs", "fuzz/libafl/tests/fuzz.rs"]);
+    list.args(["lab/harness/src/expected/rules.rs", "LICENSE-*"]);
     let list = list.current_dir(workspace()).output().context("cannot start git")?;
     ensure!(list.status.success(), "`git ls-files` failed: {}", String::from_utf8_lossy(&list.stderr));
     for path in String::from_utf8(list.stdout)?.lines().filter(|path| *path != "docs/SUMMARY.md") {

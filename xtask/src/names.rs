@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
 /// The folder of each crate's sources. The files of each integration test are a separate crate.
-pub(crate) const CRATES: [&str; 22] = [
+pub(crate) const CRATES: [&str; 23] = [
     "lab/boot/src",
     "decoder-core/src",
     "fuzz/src",
     "fuzz/libafl/src",
+    "kernel/c/src",
     "kernel/src",
     "lab/bench/peers/src",
     "lab/bench/src",

@@ -86,18 +86,54 @@ pub fn build_libipt() -> Result<PathBuf> {
     Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-capi"])?.join("libipt.so"))
 }
 
-/// The example kernels, in the order in which they are best read; each is a package in `lab/examples/`.
-pub const EXAMPLES: [&str; 5] = ["snapshot", "panic", "live", "lossless", "fuzz-target"];
+/// The example kernels, in the order in which they are best read; each is a folder in `lab/examples/`.
+pub const EXAMPLES: [&str; 6] = ["snapshot", "panic", "live", "lossless", "fuzz-target", "c"];
 
-/// Builds the example kernels, which are a workspace of their own, and returns the path of the one with this name.
+/// Builds the example kernels, which are a workspace of their own but for the one in C, and returns the path of the one
+/// with this name.
 ///
 /// # Errors
 /// If the build fails.
 pub fn build_example(name: &str) -> Result<PathBuf> {
+    if name == "c" {
+        return build_example_in_c();
+    }
     let manifest = workspace().join("lab/examples/Cargo.toml");
     let target = target_folder().join("example-kernels");
     let target = target.to_str().context("the target folder's name is no UTF-8")?;
     Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join(name))
+}
+
+/// Builds the driver's library for kernels in C, and returns the path of the static library.
+///
+/// # Errors
+/// If the build fails.
+pub fn build_library_for_c() -> Result<PathBuf> {
+    let manifest = workspace().join("Cargo.toml");
+    let package = ["--release", "-p", "pugmark-kernel-c", "--features", "panic-handler"];
+    let arguments = [&package[..], &["--crate-type", "staticlib"]].concat();
+    Ok(cargo_command("rustc", &manifest, &arguments)?.join("libpugmark_kernel_c.a"))
+}
+
+/// Builds the example in C as its table says, and returns its path.
+fn build_example_in_c() -> Result<PathBuf> {
+    let library = build_library_for_c()?;
+    let folder = target_folder().join("example-kernels");
+    std::fs::create_dir_all(&folder)?;
+    let image = folder.join("c");
+    let output = Command::new("cc")
+        .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-nostdlib", "-static"])
+        .args(["-fno-pic", "-no-pie", "-fno-stack-protector", "-fcf-protection=none", "-mno-red-zone"])
+        .args(["-Wl,--build-id=none,--gc-sections", "-I../../kernel/c", "-I../machine/src", "-Tkernel.ld"])
+        .args(["c/src/start.S", "c/src/machine.c", "c/src/main.c"])
+        .arg(library)
+        .arg("-o")
+        .arg(&image)
+        .current_dir(workspace().join("lab/examples"))
+        .output()
+        .context("cannot start cc")?;
+    ensure!(output.status.success(), "cc failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(image)
 }
 
 /// Returns the workspace's root.
@@ -130,9 +166,14 @@ pub fn target_folder() -> PathBuf {
 
 /// Runs `cargo build` and returns the folder of the binaries.
 fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
+    cargo_command("build", manifest, arguments)
+}
+
+/// Runs a command of cargo that builds, and returns the folder of the binaries.
+fn cargo_command(command: &str, manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "--quiet", "--locked", "--manifest-path"])
+        .args([command, "--quiet", "--locked", "--manifest-path"])
         .arg(manifest)
         .args(arguments)
         .stdin(std::process::Stdio::null())
@@ -140,7 +181,7 @@ fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
         .context("cannot start cargo")?;
     ensure!(
         output.status.success(),
-        "cargo build {} failed:\n{}",
+        "cargo {command} {} failed:\n{}",
         arguments.join(" "),
         String::from_utf8_lossy(&output.stderr)
     );

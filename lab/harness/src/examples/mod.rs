@@ -41,7 +41,8 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
         "panic" => evidence.panic(),
         "fuzz-target" => evidence.fuzz_target(),
         "lossless" => evidence.lossless(),
-        "live" => evidence.live(),
+        "live" => evidence.live(1, "pmis="),
+        "c" => evidence.in_c(),
         _ => bail!("there is no example {name}"),
     }
 }
@@ -157,13 +158,14 @@ impl Shown<'_> {
         Ok(format!("{total} instructions of {PROCESSORS} processors with {pmis} PMIs are the truth's"))
     }
 
-    /// Checks that the whole execution was decoded while it was recorded.
-    fn live(&self) -> Result<String> {
-        let path = self.outcome.truth.session(1);
+    /// Checks that the whole execution of a session was decoded while it was recorded, in the line that begins with
+    /// `prefix`.
+    fn live(&self, session: u16, prefix: &str) -> Result<String> {
+        let path = self.outcome.truth.session(session);
         let addresses: Vec<u64> = path.iter().map(|record| record.rip).collect();
         let calls = self.program.call_instructions(path)?;
         let printed =
-            self.lines().find_map(|line| line.strip_prefix("pmis=")).context("nothing was printed")?;
+            self.lines().find_map(|line| line.strip_prefix(prefix)).context("nothing was printed")?;
         let (served, rest) = printed.split_once(' ').context("no instructions")?;
         let (count, hash) = (addresses.len(), hash(&addresses));
         ensure!(
@@ -172,6 +174,29 @@ impl Shown<'_> {
         );
         ensure!(served != "0", "no NMI has interrupted it, so that this has shown little");
         Ok(format!("{count} instructions and {calls} calls with {served} PMIs are the truth's"))
+    }
+
+    /// Checks the example in C: the calls of a function, all instructions of that session, and a live trace.
+    fn in_c(&self) -> Result<String> {
+        let calls = self.calls(1)?;
+        let root =
+            calls.iter().position(|call| call.name == "work").context("the function was not called")?;
+        let depth = calls[root].depth;
+        let executed = calls[root..].iter().take_while(|call| call.depth > depth || **call == calls[root]);
+        let executed: Vec<_> =
+            executed.map(|call| format!("call {} {:#x}", call.depth - depth + 1, call.to)).collect();
+        let printed: Vec<_> = self.lines().filter(|line| line.starts_with("call ")).collect();
+        ensure!(printed == executed, "printed {printed:?}, executed {executed:?}");
+        ensure!(executed.len() > 50, "{} calls show little", executed.len());
+
+        let path = self.outcome.truth.session(1);
+        let addresses: Vec<u64> = path.iter().map(|record| record.rip).collect();
+        let (count, hash, calls) = (addresses.len(), hash(&addresses), executed.len());
+        let executed = format!("snapshot pmis=0 instructions={count} hash={hash:#x} calls={calls}");
+        let printed = self.lines().find(|line| line.starts_with("snapshot ")).unwrap_or_default();
+        ensure!(printed == executed, "printed {printed}, executed {executed}");
+        let live = self.live(2, "live pmis=")?;
+        Ok(format!("the {calls} calls and {count} instructions of a function are the truth's; {live}"))
     }
 
     /// Checks that each run has as many edges as the truth, and as many new ones.

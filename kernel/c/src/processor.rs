@@ -1,0 +1,118 @@
+//! The processor's registers: its MSRs, whose faults the kernel's #GP handler turns into errors, and its local APIC.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use pugmark_kernel::arch::{self, GuardedMsr, fixup};
+use pugmark_kernel::lapic::{LocalApic, LvtPc, X2Apic, XApic};
+use pugmark_kernel::msr::GeneralProtection;
+use pugmark_kernel::pmi;
+
+use crate::outcome::{ERROR_ARGUMENT, OK};
+
+/// The bytes of stack that the NMI handler needs, without those of the kernel's own functions.
+pub const HANDLER_STACK: usize = 16 << 10;
+const _: () = assert!(HANDLER_STACK >= pmi::HANDLER_STACK);
+
+/// The page of the local APIC; null in x2APIC mode.
+static LOCAL_APIC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Names the page at which the local APIC is mapped on all processors, or null for x2APIC mode. Returns an error if it
+/// is no page's address.
+///
+/// # Safety
+///
+/// The page is mapped there, uncached, on each processor that traces, and stays there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pugmark_use_local_apic(page: *mut c_void) -> c_int {
+    if !page.addr().is_multiple_of(4096) {
+        return ERROR_ARGUMENT;
+    }
+    LOCAL_APIC.store(page, Ordering::Release);
+    OK
+}
+
+/// The local APIC, in either mode.
+#[derive(Debug)]
+pub(crate) enum EitherApic {
+    Page(XApic),
+    Registers(X2Apic<GuardedMsr>),
+}
+
+/// Returns the registers of this processor.
+pub(crate) fn processor() -> (GuardedMsr, EitherApic) {
+    (
+        msr(),
+        match NonNull::new(LOCAL_APIC.load(Ordering::Acquire)) {
+            // SAFETY: the kernel has mapped the page there.
+            Some(page) => EitherApic::Page(unsafe { XApic::new(page.cast()) }),
+            None => EitherApic::Registers(X2Apic::new(msr())),
+        },
+    )
+}
+
+/// Returns the MSRs of this processor.
+pub(crate) fn msr() -> GuardedMsr {
+    // SAFETY: the kernel calls at CPL 0, with its thread bound to the processor. A #GP handler that does not call
+    // `pugmark_general_protection` treats the fault as any other.
+    unsafe { GuardedMsr::new() }
+}
+
+// SAFETY: both forward each call to the local APIC of this processor.
+unsafe impl LocalApic for EitherApic {
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        match self {
+            Self::Page(apic) => apic.is_enabled(),
+            Self::Registers(apic) => apic.is_enabled(),
+        }
+    }
+
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        match self {
+            Self::Page(apic) => apic.lvt_pc(),
+            Self::Registers(apic) => apic.lvt_pc(),
+        }
+    }
+
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        match self {
+            // SAFETY: the caller promises the same.
+            Self::Page(apic) => unsafe { apic.set_lvt_pc(entry) },
+            // SAFETY: as above.
+            Self::Registers(apic) => unsafe { apic.set_lvt_pc(entry) },
+        }
+    }
+}
+
+/// The registers that a #GP has interrupted: `pugmark_interrupted`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs, reason = "registers")]
+pub struct Interrupted {
+    pub rbx: u64,
+    pub rbp: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    pub rsp: u64,
+    pub rflags: u64,
+}
+
+/// Ends the #GP handler if an access of the driver faulted at `rip`: the access continues as an error. Returns if the
+/// fault is another one.
+///
+/// # Safety
+///
+/// The registers are those that the #GP interrupted, and the handler fulfils the requirements of [`GuardedMsr`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pugmark_general_protection(rip: u64, interrupted: *const Interrupted) {
+    let Some(fixup) = fixup(rip).filter(|_| !interrupted.is_null() && interrupted.is_aligned()) else {
+        return;
+    };
+    // SAFETY: aligned, not null, and valid by the caller's promise.
+    let Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags } = unsafe { *interrupted };
+    let interrupted = arch::Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };
+    // SAFETY: the caller promises it.
+    unsafe { fixup.resume(&interrupted) }
+}
