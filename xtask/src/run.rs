@@ -39,6 +39,9 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "NAME", value_parser = EXAMPLES)]
     #[arg(conflicts_with_all = ["kernel", "source", "only", "profile"])]
     example: Option<String>,
+    /// Boot the example by GRUB, from a CD, with the BIOS below it
+    #[arg(long, requires = "example")]
+    grub: bool,
     /// The machine's number of processors; our kernel traces on all of them at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     processors: u16,
@@ -73,6 +76,9 @@ struct BootJob<'a> {
 /// Boots, traces and compares; prints the guest's lines and the verdicts.
 pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
     setup::prepare(options.setup.no_install)?;
+    if options.grub {
+        setup::prepare_grub(options.setup.no_install)?;
+    }
     let images = Images::build()?;
     if let Some(name) = &options.example {
         return run_example(name, options, &images);
@@ -100,7 +106,11 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
 /// Boots an example, prints its output, and reports whether that is right.
 fn run_example(name: &str, options: &RunOptions, images: &Images) -> Result<ExitCode> {
     let image = build_example(name)?;
-    let outcome = examples::machine(images, name, &image, &options.monitor).run(|line| println!("{line}"))?;
+    let print = |line: &str| println!("{line}");
+    let outcome = match options.grub {
+        true => examples::boot_by_grub(images, name, &image, print)?,
+        false => examples::machine(images, name, &image, &options.monitor).run(print)?,
+    };
     if let Some(file) = &options.truth {
         write_truth(file, std::slice::from_ref(&outcome.truth))?;
     }

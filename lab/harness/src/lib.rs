@@ -24,6 +24,7 @@
 
 pub mod agreement;
 pub mod boots;
+pub mod cd;
 pub mod code;
 pub mod examples;
 pub mod exec_log;

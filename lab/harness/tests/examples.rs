@@ -1,10 +1,11 @@
 //! The example kernels boot, and their output is right.
 
-use pugmark_harness::examples::{check, machine};
+use pugmark_harness::examples::{boot_by_grub, check, machine};
 use pugmark_harness::images::{EXAMPLES, Images, build_example};
 use pugmark_harness::report::End;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 fn is_right(name: &str) {
     let images = Images::build().unwrap();
@@ -50,6 +51,19 @@ fn a_kernel_in_c_is_told_why_a_processor_without_intel_pt_traces_nothing() {
     let outcome = machine(&images, "c", &image, "profile=nehalem").run(|_| {}).unwrap();
     let reason = "no Intel PT here: absent: CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there";
     assert_eq!(outcome.transcript.runs[0].end, Some(End::Fail(reason.into())));
+}
+
+#[test]
+fn grub_boots_each_example_from_a_cd_and_its_output_is_right() {
+    if let Err(missing) = Command::new("grub-mkrescue").arg("--version").output() {
+        return println!("skipped: grub-mkrescue: {missing}");
+    }
+    let images = Images::build().unwrap();
+    for name in EXAMPLES {
+        let image = build_example(name).unwrap();
+        let outcome = boot_by_grub(&images, name, &image, |_| {}).unwrap();
+        check(name, &image, &outcome).unwrap();
+    }
 }
 
 /// Counts the lines of an example's file without comments, empty lines, `use`, `#include` and the code that is traced.

@@ -37,9 +37,9 @@ unsafe extern "Rust" {
 
 /// Runs the kernel. The entry code calls it with the values of EAX and EBX that the boot loader left.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_main(_: u32, information: u32) -> ! {
-    // SAFETY: PVH leaves the address of its information in EBX.
-    unsafe { boot_loader::read(information) };
+extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
+    // SAFETY: these are the values of EAX and EBX, and this is called once.
+    unsafe { boot_loader::read(magic, information) };
     processors::init(0);
     stacks::guard_boot_stack();
     example_main();

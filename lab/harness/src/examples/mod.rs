@@ -1,15 +1,19 @@
-//! Judges the example kernels: compares their output with the truth, the symbols of their images, and the known
-//! structure of their code.
+//! Boots the example kernels and judges them: compares their output with the truth, the symbols of their images, and
+//! the known structure of their code.
 
 mod path;
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_launch::boot::{Boot, BootSource, Console, Ending};
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
+use crate::cd;
 use crate::images::Images;
 use crate::machine::{Machine, Outcome};
-use crate::report::End;
+use crate::report::{End, Transcript};
+use crate::scratch::Scratch;
 use crate::truth::hash;
 use path::{Call, ExampleProgram, Summary};
 
@@ -19,12 +23,49 @@ const PROFILE: &str = "skylake";
 /// Number of processors that the examples `lossless` and `panic` trace.
 const PROCESSORS: u16 = 4;
 
+/// The time in which an example that GRUB boots has ended.
+const LIMIT: Duration = Duration::from_secs(120);
+
 /// Returns the machine on which the example `name` is booted; `image` is its file.
 #[must_use]
 pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str) -> Machine {
     let machine =
         Machine::kernel_on_monitor(images, image, &format!("profile={PROFILE} {monitor_options}"), "");
-    machine.processors(if ["lossless", "panic"].contains(&name) { PROCESSORS } else { 1 })
+    machine.processors(processors(name))
+}
+
+/// Returns the number of processors of the machine on which an example is booted.
+fn processors(name: &str) -> u16 {
+    if ["lossless", "panic"].contains(&name) { PROCESSORS } else { 1 }
+}
+
+/// Boots an example by GRUB, from a CD in the machine's drive, with the BIOS below it. Calls `watch` for each line that
+/// it has written.
+///
+/// # Errors
+/// If the CD cannot be made, the machine does not start, or the example ends without its closing line.
+pub fn boot_by_grub(images: &Images, name: &str, image: &Path, watch: impl FnMut(&str)) -> Result<Outcome> {
+    let scratch = Scratch::new()?;
+    let [cd, text] = ["cd.iso", "text"].map(|file| scratch.file(file));
+    cd::make(image, &scratch.file("tree"), &cd)?;
+    let boot = Boot {
+        monitor: images.monitor.clone(),
+        options: format!("profile={PROFILE}"),
+        source: BootSource::Cdrom(cd),
+        uefi: false,
+        processors: processors(name),
+        memory: 256,
+        logs_each: true,
+        limit: Some(LIMIT),
+        arguments: vec![],
+    };
+    let mut transcript = Transcript::default();
+    let booted = boot.run(&scratch, Console::File(&text), || false, |_| {})?;
+    let text = String::from_utf8_lossy(&std::fs::read(&text)?).into_owned();
+    text.lines().try_for_each(|line| transcript.line(line))?;
+    text.lines().for_each(watch);
+    ensure!(booted.ending == Ending::Exit(33), "it ended with {:?}:\n{text}", booted.ending);
+    Ok(Outcome { transcript, truth: booted.truth, dump: vec![] })
 }
 
 /// Checks the output of the example `name`. Returns a sentence that tells what was found to be right.
