@@ -3,7 +3,7 @@
 use super::{
     coverage::Executed,
     named_session::NamedSession,
-    options::Input,
+    options::ViewInput,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     verdict::Verdict,
@@ -55,7 +55,7 @@ pub struct DiffOptions {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 /// The result of comparing two runs.
@@ -104,7 +104,8 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     let mut inputs = [options.input.clone(), options.input.clone()];
     inputs[1].trace = options.other.clone();
     let mut verdict = Verdict::default();
-    let [traces, others] = [inputs[0].traces(&mut verdict)?, inputs[1].traces(&mut verdict)?];
+    let [traces, others] = inputs.each_ref().map(|input| input.traces(&[], &mut verdict, &mut progress));
+    let (traces, others) = (traces?, others?);
     ensure!(
         traces.len() == others.len(),
         "{} has {} traces and {} has {}: compare threads one by one, as in {}/2/trace.pt",
@@ -163,7 +164,7 @@ struct LoadedRun {
 }
 
 impl LoadedRun {
-    fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
+    fn load(input: &ViewInput, traced: &Traced, progress: &mut Progress) -> Result<Self> {
         let title =
             traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
         let named = NamedSession::load(input, traced, &[], progress)?;

@@ -135,20 +135,20 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         known
     }
 
-    /// Counts the transition to the block `to` from the block `before`, or from [`NO_BLOCK`] if none leads to it.
-    /// Returns the transition's data.
+    /// Counts the transition to the block `to` from the block `before`, or from [`NO_BLOCK`] if none leads to it, this
+    /// many `times`: 0 or 1. Returns the transition's data.
     #[inline]
-    pub(super) fn count(&mut self, before: u32, to: u32, notes: &mut N) -> N::Way {
-        match self.transitions.count(before, to) {
+    pub(super) fn count(&mut self, before: u32, to: u32, times: u64, notes: &mut N) -> N::Way {
+        match self.transitions.count(before, to, times) {
             Some(way) => way,
-            None => self.count_new(before, to, notes),
+            None => self.count_new(before, to, times, notes),
         }
     }
 
     #[inline(never)]
-    fn count_new(&mut self, before: u32, to: u32, notes: &mut N) -> N::Way {
+    fn count_new(&mut self, before: u32, to: u32, times: u64, notes: &mut N) -> N::Way {
         let way = notes.way(&self.blocks[before as usize].notes, &self.blocks[to as usize].notes);
-        self.transitions.add(before, to, 1, way);
+        self.transitions.add(before, to, times, way);
         way
     }
 
@@ -175,8 +175,8 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     pub(super) fn counted(self, chain: BlockChain) -> ExecutedBlocks {
         let insns =
             self.blocks.iter().map(|known| self.insns_of(&known.block, known.image).collect()).collect();
-        let BlockChain { interrupted, errors, .. } = chain;
-        ExecutedBlocks { insns, pairs: self.transitions.all().collect(), interrupted, errors }
+        let BlockChain { interrupted, leads_to, errors, .. } = chain;
+        ExecutedBlocks { insns, pairs: self.transitions.all().collect(), interrupted, leads_to, errors }
     }
 }
 
@@ -189,6 +189,8 @@ pub(super) struct ExecutedBlocks {
     /// Counts of interrupts, by the block before and the address at which execution was interrupted. A branch that led
     /// there was executed.
     pub(super) interrupted: FxHashMap<(u32, u64), u64>,
+    /// The last block of the window, and the address after it.
+    pub(super) leads_to: Option<(u32, u64)>,
     /// The number of errors in the trace, and of places where packets were lost.
     pub(super) errors: usize,
 }
@@ -199,13 +201,29 @@ pub(super) struct BlockChain {
     /// The block before the next one, if the next one is reached from it, by a branch or without one.
     pub(super) before: u32,
     interrupted: FxHashMap<(u32, u64), u64>,
+    leads_to: Option<(u32, u64)>,
     errors: usize,
+    /// True while nothing is counted but errors.
+    pub(super) is_outside: bool,
 }
 
 impl BlockChain {
+    /// Enters the window, or leaves it: the last block leads to `ip`, and the block there is not counted.
+    pub(super) const fn turns(&mut self, is_inside: bool, ip: u64) {
+        if !is_inside {
+            self.leads_to = Some((self.before, ip));
+        }
+        (self.is_outside, self.before) = (!is_inside, NO_BLOCK);
+    }
+
     /// Stops: the next block is not reached from the one before.
     pub(super) const fn stops(&mut self) {
         self.before = NO_BLOCK;
+    }
+
+    /// Notes an error or lost packets where nothing else is told.
+    pub(super) const fn loses_outside(&mut self) {
+        self.errors += 1;
     }
 
     /// Notes a gap in the trace.
@@ -216,7 +234,7 @@ impl BlockChain {
 
     /// Notes an event before the next block.
     pub(super) fn event(&mut self, event: &Event) {
-        if let Some(at) = interrupted_at(event) {
+        if let Some(at) = interrupted_at(event).filter(|_| !self.is_outside) {
             *self.interrupted.entry((self.before, at)).or_default() += 1;
         }
         if breaks(event) {

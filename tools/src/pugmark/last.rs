@@ -3,7 +3,7 @@
 
 use super::{
     named_session::NamedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
@@ -36,7 +36,7 @@ pub struct LastOptions {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 /// The last events of a trace, each with its depth.
@@ -116,7 +116,7 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
     let mut verdict = Verdict::default();
-    for traced in options.input.traces(&mut verdict)? {
+    for traced in options.input.traces(&options.symbols, &mut verdict, &mut progress)? {
         let (lanes, unit, wrong) = options.last(&traced, &mut progress)?;
         verdict.errors += wrong;
         for LastOfLane { part, names, last } in lanes {

@@ -12,6 +12,7 @@
 
 mod bdm70;
 pub mod bench;
+pub mod between;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod boot;
 pub mod branches;

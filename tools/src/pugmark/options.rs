@@ -1,6 +1,7 @@
 //! The command-line options that commands share.
 
 use super::{
+    between::Between,
     code::{CodeFiles, TracedCode},
     decode::Layer,
     input::{self, TraceBytes},
@@ -17,6 +18,7 @@ use clap::Args;
 use pugmark_decoder_core::config::Config;
 use std::{
     num::NonZeroUsize,
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
 };
 
@@ -42,6 +44,54 @@ pub struct Input {
     pub symfs: Option<PathBuf>,
     #[command(flatten)]
     processor: Processor,
+}
+
+/// The same for a command that can show a part of what was executed.
+#[derive(Args, Clone, Debug)]
+pub struct ViewInput {
+    #[command(flatten)]
+    input: Input,
+    /// Only from A to B: times (1.5, 20us), functions, ptw:VALUE; or one function: its first call
+    #[arg(long, value_name = "A,B")]
+    between: Option<Between>,
+}
+
+impl Deref for ViewInput {
+    type Target = Input;
+
+    fn deref(&self) -> &Input {
+        &self.input
+    }
+}
+
+impl DerefMut for ViewInput {
+    fn deref_mut(&mut self) -> &mut Input {
+        &mut self.input
+    }
+}
+
+impl ViewInput {
+    /// Returns the traces, each with the part of it that is wanted. `symbols` are files that have names, too.
+    ///
+    /// # Errors
+    /// Those of [`Input::traces`], and of looking for that part.
+    pub(super) fn traces(
+        &self,
+        symbols: &[PathBuf],
+        verdict: &mut Verdict,
+        progress: &mut Progress,
+    ) -> Result<Vec<Traced>> {
+        let mut traces = self.input.traces(verdict)?;
+        if let Some(between) = &self.between {
+            between.restrict(&self.input, symbols, &mut traces, progress)?;
+        }
+        Ok(traces)
+    }
+
+    /// Returns true if only a part is wanted.
+    pub(super) const fn is_part(&self) -> bool {
+        self.between.is_some()
+    }
 }
 
 /// Options of the commands that decode and do nothing else: the layer, and the number of threads.

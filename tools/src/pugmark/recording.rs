@@ -18,6 +18,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
+    ops::Range,
     path::{Component, Path, PathBuf},
     rc::Rc,
     sync::Arc,
@@ -43,6 +44,8 @@ pub struct Traced {
     pub perf: Option<PerfTrace>,
     /// All of a file of `perf record`.
     pub recording: Option<Rc<PerfRecording>>,
+    /// The instructions of each thread that are wanted, by their numbers; empty if all are.
+    pub windows: Vec<Range<u64>>,
 }
 
 /// The contents of a file of `perf record`.

@@ -40,26 +40,26 @@ impl<W: Copy + Default> Transitions<W> {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// Counts a transition and returns its data; `None` if it is not known.
+    /// Counts a transition `times` times and returns its data; `None` if it is not known.
     #[inline]
-    pub(super) fn count(&mut self, before: u32, to: u32) -> Option<W> {
+    pub(super) fn count(&mut self, before: u32, to: u32, times: u64) -> Option<W> {
         let first = self.first(before, to);
         let place = self.places.get_mut(first)?;
         if (place.before, place.to) == (before, to) {
-            place.times += 1;
+            place.times += times;
             return Some(place.notes);
         }
-        self.count_from(first, before, to)
+        self.count_from(first, before, to, times)
     }
 
     #[inline(never)]
-    fn count_from(&mut self, first: usize, before: u32, to: u32) -> Option<W> {
+    fn count_from(&mut self, first: usize, before: u32, to: u32, times: u64) -> Option<W> {
         let at = self.find(first, before, to);
         let place = &mut self.places[at];
         if place.to == 0 {
             return None;
         }
-        place.times += 1;
+        place.times += times;
         Some(place.notes)
     }
 
@@ -87,9 +87,9 @@ impl<W: Copy + Default> Transitions<W> {
         self.used += 1;
     }
 
-    /// Returns all transitions, in no order: the numbers of the blocks, and the count.
+    /// Returns all transitions that were counted, in no order: the numbers of the blocks, and the count.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
-        let known = self.places.iter().filter(|place| place.to != 0);
+        let known = self.places.iter().filter(|place| place.to != 0 && place.times != 0);
         known.map(|place| (place.before, place.to, place.times))
     }
 }
@@ -108,7 +108,7 @@ mod tests {
             let (before, to) = ((random >> 40) as u32 % 60, 1 + (random >> 50) as u32 % 60);
             let notes = before * 1_000 + to;
             let known = expected.contains_key(&(before, to));
-            assert_eq!(transitions.count(before, to), known.then_some(notes));
+            assert_eq!(transitions.count(before, to, 1), known.then_some(notes));
             if !known {
                 transitions.add(before, to, 1, notes);
             }

@@ -88,6 +88,8 @@ pub(super) fn follow<S: SliceSink>(
             sections: None,
             lanes: lanes.clone(),
             slices: slices.clone(),
+            // The sinks are behind their windows.
+            windows: vec![],
             switch_ip: *switch_ip,
         };
         let batch = Batch::default();

@@ -3,6 +3,7 @@
 use super::{
     Session, TraceSlice, beside, layers,
     switch::{SwitchedSink, TraceOwner},
+    window::WindowedSink,
 };
 use pugmark_decoder_core::{
     block_cache::{BlockCache, ExecutionSink, WORDS_PER_BLOCK},
@@ -33,6 +34,8 @@ pub trait SliceSink: ExecutionSink {
     const ENDS_EARLY: bool = false;
     /// True if the sink takes so little time that a thread of its own gains nothing.
     const IS_LIGHT: bool = false;
+    /// True if the sink receives what lies outside of its lane's window, too.
+    const SEES_OUTSIDE: bool = false;
 
     /// Turns to the block cache with this number, which the next blocks' numbers are of.
     fn turn_to_cache(&mut self, cache: usize) {
@@ -48,6 +51,14 @@ pub trait SliceSink: ExecutionSink {
     fn stops(&mut self, end: SliceEnd) {
         let _ = end;
     }
+
+    /// Notes that the next instruction, at `ip`, is the first one in its lane's window or the first one after it.
+    fn turns(&mut self, is_inside: bool, ip: u64) {
+        let _ = (is_inside, ip);
+    }
+
+    /// Notes an error or lost packets outside of its lane's window. A sink that sees outside is told as usual.
+    fn loses_outside(&mut self) {}
 
     /// Returns whether nothing more is wanted.
     fn is_done(&self) -> bool {
@@ -75,6 +86,15 @@ impl<'a> Session<'a> {
 
     /// Does the same for some traces only.
     pub fn follow_traces<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
+        if self.windows.is_empty() {
+            return self.follow_all(traces, sinks);
+        }
+        let mut sinks: Vec<_> = sinks.iter_mut().map(|sink| WindowedSink::new(self, sink)).collect();
+        self.follow_all(traces, &mut sinks);
+    }
+
+    /// Follows them, whatever the windows are.
+    fn follow_all<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
         let on_two = !S::IS_LIGHT && !S::INSNS && !S::EDGES && S::BLOCKS && self.size() >= LARGE;
         let sections = self
             .sections

@@ -21,6 +21,7 @@ mod places;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub(crate) use follow::MAPPED_CHUNK;
 pub use follow::{CACHE_WORDS, SliceEnd, SliceSink};
@@ -71,6 +72,8 @@ pub struct Session<'a> {
     pub lanes: Vec<usize>,
     /// Their slices. Those of one trace are in their order, one after the other, and there is at least one of each.
     pub slices: Vec<TraceSlice>,
+    /// The instructions of each lane that are wanted, by their numbers; empty if all are.
+    pub windows: Vec<Range<u64>>,
     /// Where the kernel's function begins that switches threads, if it is known.
     pub switch_ip: Option<u64>,
 }
@@ -91,6 +94,7 @@ impl<'a> Session<'a> {
             sections: None,
             lanes: vec![0],
             slices,
+            windows: vec![],
             switch_ip: None,
         }
     }

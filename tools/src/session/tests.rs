@@ -76,6 +76,7 @@ fn a_switch_takes_effect_in_the_kernel() {
         images: sections.iter().map(|sections| Image::new(sections)).collect(),
         lanes: vec![0, 1],
         slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+        windows: vec![],
         switch_ip: None,
     };
     let mut seen = [Seen::default(), Seen::default()];
@@ -145,6 +146,7 @@ fn threads_switch_where_the_kernels_function_for_that_begins() {
             images: sections.iter().map(|sections| Image::new(sections)).collect(),
             lanes: vec![0, 1],
             slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+            windows: vec![],
             switch_ip,
         };
         let mut seen = [Seen::default(), Seen::default()];
@@ -186,6 +188,7 @@ fn what_comes_right_before_a_switch_is_the_first_programs() {
         images: sections.iter().map(|sections| Image::new(sections)).collect(),
         lanes: vec![0, 1],
         slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+        windows: vec![],
         switch_ip: None,
     };
     let mut seen = [Seen::default(), Seen::default()];
@@ -234,6 +237,7 @@ fn slices_of_several_traces_come_in_the_order_of_time() {
         images: Rc::new([Image::new(&sections)]),
         lanes: vec![0],
         slices,
+        windows: vec![],
         switch_ip: None,
     };
     let half = traces[0].len() / 2;
@@ -400,6 +404,7 @@ fn on_two_threads_sinks_are_told_the_same_in_the_same_order() {
             images: sections.iter().map(|sections| Image::new(sections)).collect(),
             lanes: vec![0, 1],
             slices,
+            windows: vec![],
             switch_ip,
         };
         for sinks in [1, 2] {

@@ -2,7 +2,7 @@
 
 use crate::pugmark::{
     named_session::NamedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::IndexedPart,
     verdict::Verdict,
@@ -111,7 +111,7 @@ impl MeasuredCalls {
     /// If there is no trace or no code.
     pub(super) fn of(
         of: &str,
-        input: &Input,
+        input: &ViewInput,
         symbols: &[PathBuf],
         verdict: &mut Verdict,
         progress: &mut Progress,
@@ -119,7 +119,7 @@ impl MeasuredCalls {
         let (calls, places, threads) = (vec![], vec![], vec![]);
         let mut all =
             Self { of: of.into(), unit: Unit::Instructions, calls, places, threads, first: u64::MAX };
-        for traced in input.traces(verdict)? {
+        for traced in input.traces(symbols, verdict, progress)? {
             let named = NamedSession::load(input, &traced, symbols, progress)?;
             let mut measurers: Vec<_> = named
                 .names

@@ -4,7 +4,7 @@ mod measured;
 
 use super::{
     named_session::NamedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::Traced,
     verdict::Verdict,
@@ -46,7 +46,7 @@ pub struct CallsOptions {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 /// A call.
@@ -70,7 +70,7 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
     if parts.stats || parts.longest > 0 || parts.callers {
         return options.measured(parts, &mut verdict, &mut progress);
     }
-    for traced in options.input.traces(&mut verdict)? {
+    for traced in options.input.traces(&options.symbols, &mut verdict, &mut progress)? {
         let own = traced.part.as_ref().and_then(|part| part.task);
         if task.replace(own) != Some(own) {
             before = 0;

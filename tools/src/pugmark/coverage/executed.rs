@@ -86,7 +86,7 @@ impl Executed {
 
     /// Returns the instructions and branches of counted blocks.
     pub(in crate::pugmark) fn of(counted: ExecutedBlocks) -> Self {
-        let ExecutedBlocks { insns: blocks, pairs, interrupted, errors } = counted;
+        let ExecutedBlocks { insns: blocks, pairs, interrupted, leads_to, errors } = counted;
         let mut executed = Self { errors, ..Self::default() };
         for ((before, to), count) in interrupted {
             // INT n and the like cause the interrupt, and lead to nothing else.
@@ -94,6 +94,11 @@ impl Executed {
             if let Some(last) = last {
                 executed.add_edge(last, to, count);
             }
+        }
+        if let Some((before, to)) = leads_to
+            && let Some(last) = blocks[before as usize].last()
+        {
+            executed.add_edge(last, to, 1);
         }
         let mut counts = vec![0; blocks.len()];
         for (before, after, count) in pairs {
@@ -103,7 +108,7 @@ impl Executed {
                 executed.add_edge(last, *to, count);
             }
         }
-        for (insns, count) in blocks.iter().zip(counts) {
+        for (insns, count) in blocks.iter().zip(counts).filter(|(_, count)| *count > 0) {
             for (ip, _) in insns {
                 *executed.insns.entry(*ip).or_default() += count;
             }
@@ -135,7 +140,7 @@ struct BlockCounter<'p, 'a> {
 impl BlockCounter<'_, '_> {
     #[inline]
     fn count(&mut self, known: u32) {
-        self.known.count(self.chain.before, known, &mut NoNotes);
+        self.known.count(self.chain.before, known, 1, &mut NoNotes);
         self.chain.before = known;
     }
 }
@@ -151,6 +156,14 @@ impl SliceSink for BlockCounter<'_, '_> {
 
     fn stops(&mut self, _: SliceEnd) {
         self.chain.stops();
+    }
+
+    fn turns(&mut self, is_inside: bool, ip: u64) {
+        self.chain.turns(is_inside, ip);
+    }
+
+    fn loses_outside(&mut self) {
+        self.chain.loses_outside();
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     code::TracedCode,
     code_names::{NameSources, names_of},
     loaded::LoadedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::Traced,
     verdict::Verdict,
@@ -68,7 +68,7 @@ pub struct CoverageOptions {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 /// The format of the output.
@@ -94,7 +94,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         return options.map(&mut progress);
     }
     let mut verdict = Verdict::default();
-    let traces = options.input.traces(&mut verdict)?;
+    let traces = options.input.traces(&[], &mut verdict, &mut progress)?;
     let mut code = covered(&options.input, &traces, &mut progress)?;
     let of = options.file(&traces)?.map(|of| CountedFile::load(&of, &code)).transpose()?;
     let mut lanes = vec![code.len()];
@@ -182,7 +182,7 @@ impl CoverageOptions {
     ) -> Result<Vec<CoveredLane>> {
         let mut input = self.input.clone();
         (input.trace, input.more) = (other.into(), vec![]);
-        let others = covered(&input, &input.traces(verdict)?, progress)?;
+        let others = covered(&input, &input.traces(&[], verdict, progress)?, progress)?;
         if let Some(of) = of {
             let new = CodeOf { trace: &self.input.trace, parts: code };
             same_code::check(option, of, &new, &CodeOf { trace: other, parts: &others })?;
@@ -231,6 +231,10 @@ impl CoverageOptions {
              these files"
         );
         ensure!(
+            !self.input.is_part() || self.format != Afl,
+            "--between: a map of edges is made without looking at instructions; use another format"
+        );
+        ensure!(
             !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl),
             "drcov, lcov, lines and afl are formats of their own: leave out --json"
         );
@@ -259,7 +263,7 @@ impl CoverageOptions {
             if let Some(trace) = trace {
                 (input.trace, input.more) = (trace.clone(), vec![]);
             }
-            for traced in input.traces(&mut verdict)? {
+            for traced in input.traces(&[], &mut verdict, progress)? {
                 let loaded = LoadedSession::load(&input, &traced, progress)?;
                 let sections = loaded.sections();
                 verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);
@@ -295,7 +299,7 @@ struct CoveredLane {
 }
 
 /// Decodes all traces of an input.
-fn covered(input: &Input, traces: &[Traced], progress: &mut Progress) -> Result<Vec<CoveredLane>> {
+fn covered(input: &ViewInput, traces: &[Traced], progress: &mut Progress) -> Result<Vec<CoveredLane>> {
     let mut covered = vec![];
     for traced in traces {
         let loaded = LoadedSession::load(input, traced, progress)?;

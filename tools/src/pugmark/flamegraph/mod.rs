@@ -5,7 +5,7 @@ mod tree;
 
 use super::{
     named_session::NamedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
@@ -59,7 +59,7 @@ pub struct FlameOptions {
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -120,12 +120,12 @@ impl FlameOptions {
     /// Returns the tree of all traces of an input, and the unit of its counts.
     fn tree(
         &self,
-        input: &Input,
+        input: &ViewInput,
         verdict: &mut Verdict,
         progress: &mut Progress,
     ) -> Result<(FlameTree, Unit)> {
         let (mut tree, mut unit) = (FlameTree::new(), Unit::Instructions);
-        let traces = input.traces(verdict)?;
+        let traces = input.traces(&self.symbols, verdict, progress)?;
         for traced in &traces {
             let wrong;
             (unit, wrong) = self.add(input, traced, traces.len() > 1, &mut tree, progress)?;
@@ -139,7 +139,7 @@ impl FlameOptions {
     /// and the number of errors.
     fn add(
         &self,
-        input: &Input,
+        input: &ViewInput,
         traced: &Traced,
         several: bool,
         tree: &mut FlameTree,

@@ -25,6 +25,7 @@ use std::{
     cell::{OnceCell, RefCell},
     collections::{BTreeSet, HashMap},
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -37,6 +38,8 @@ pub(super) struct LoadedSession {
     pub(super) lanes: Vec<SessionLane>,
     codes: Vec<LaneCode>,
     slices: Vec<TraceSlice>,
+    /// The instructions of each lane that are wanted, by their numbers; empty if all are.
+    windows: Vec<Range<u64>>,
     /// Where the kernel's function begins that switches threads, if it is known.
     switch_ip: Option<u64>,
     files: RefCell<SymbolFiles>,
@@ -111,6 +114,7 @@ impl LoadedSession {
                     lanes,
                     codes,
                     slices,
+                    windows: traced.windows.clone(),
                     switch_ip: None,
                     files: RefCell::default(),
                 })
@@ -142,7 +146,8 @@ impl LoadedSession {
         let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
         let clock = clock.in_clock_of_perf(recording.clock);
         let switch_ip = recording.kernel.kallsyms.as_deref().and_then(switch_ip);
-        Ok(Self { traces, config, clock, lanes, codes, slices, switch_ip, files: RefCell::default() })
+        let (windows, files) = (traced.windows.clone(), RefCell::default());
+        Ok(Self { traces, config, clock, lanes, codes, slices, windows, switch_ip, files })
     }
 
     /// Returns the sections of each code, from which [`session`](Self::session) makes images.
@@ -158,7 +163,8 @@ impl LoadedSession {
     /// Returns the parts of which each of several threads can make a session.
     pub(super) fn shared<'a>(&'a self, sections: &'a [Vec<Section<'a>>]) -> SharedSession<'a> {
         let Self { traces, config, lanes, slices, switch_ip, .. } = self;
-        SharedSession { traces, config: *config, lanes, slices, switch_ip: *switch_ip, sections }
+        let windows = &self.windows[..];
+        SharedSession { traces, config: *config, lanes, slices, windows, switch_ip: *switch_ip, sections }
     }
 
     /// Returns the trace, if there is only one and all of it is of one code.
@@ -219,6 +225,7 @@ pub(super) struct SharedSession<'a> {
     config: Config<'static>,
     lanes: &'a [SessionLane],
     slices: &'a [TraceSlice],
+    windows: &'a [Range<u64>],
     switch_ip: Option<u64>,
     sections: &'a [Vec<Section<'a>>],
 }
@@ -235,6 +242,7 @@ impl<'a> SharedSession<'a> {
             sections: Some(self.sections),
             lanes: self.lanes.iter().map(|lane| lane.code).collect(),
             slices: self.slices.to_vec(),
+            windows: self.windows.to_vec(),
             switch_ip: self.switch_ip,
         }
     }

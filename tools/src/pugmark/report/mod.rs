@@ -8,7 +8,7 @@ mod table;
 use super::{
     coverage::Executed,
     loaded::LoadedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
@@ -72,7 +72,7 @@ pub struct ReportOptions {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 /// The column that rows are sorted by, the largest first.
@@ -125,7 +125,7 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut counted = ReportSums::default();
     let mut verdict = Verdict::default();
-    for traced in options.input.traces(&mut verdict)? {
+    for traced in options.input.traces(&[], &mut verdict, &mut progress)? {
         options.add(&traced, &mut counted, &mut progress)?;
     }
     (verdict.errors, verdict.is_empty) = (counted.errors, counted.instructions == 0);

@@ -28,6 +28,8 @@ use std::ops::Range;
 struct LaneFlow {
     taken_branches: TakenBranches,
     executed: u64,
+    /// True outside of the lane's window: nothing is written.
+    is_outside: bool,
     /// The time of the last line. It never goes back.
     when: When,
 }
@@ -132,8 +134,10 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
         let mut insns = std::mem::take(&mut self.insns);
         for ip in insns.drain(..).flatten() {
             let executed = self.executed(1);
-            let when = self.when(self.span, executed);
-            self.lines.insn(ip, when);
+            if !self.is_outside() {
+                let when = self.when(self.span, executed);
+                self.lines.insn(ip, when);
+            }
         }
         self.insns = insns;
     }
@@ -143,7 +147,7 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
     fn item(&mut self, item: &FlowItem, span: Span, executed: u64) {
         let Some(lane) = self.lanes.get_mut(self.lines.lane) else { return };
         let found = lane.taken_branches.step(item, self.lines.columns.image);
-        if found == [None; 2] {
+        if found == [None; 2] || lane.is_outside {
             return;
         }
         let when = self.when(span, executed);
@@ -157,11 +161,23 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
     /// Writes the taken branches of a block with these places and this number of instructions.
     #[inline]
     fn executes(&mut self, places: Range<usize>, insns: u32) {
-        self.lines.executed = true;
+        self.lines.executed |= !self.is_outside();
         let first = self.executed(insns);
         for number in places {
             let (insn, before) = self.places.places[number];
             self.item(&FlowItem::Insn(insn), self.span, first + u64::from(before));
+        }
+    }
+
+    fn is_outside(&self) -> bool {
+        self.lanes.get(self.lines.lane).is_some_and(|lane| lane.is_outside)
+    }
+
+    /// Notes an error, and writes it as a line.
+    fn error(&mut self, what: std::fmt::Arguments<'_>) {
+        self.lines.errors += 1;
+        if !self.is_outside() {
+            self.lines.error(what);
         }
     }
 
@@ -174,6 +190,7 @@ impl<const BY_INSN: bool, const TIMED: bool> FlowLines<'_, '_, '_, BY_INSN, TIME
 
 impl<const BY_INSN: bool, const TIMED: bool> SliceSink for FlowLines<'_, '_, '_, BY_INSN, TIMED> {
     const ENDS_EARLY: bool = true;
+    const SEES_OUTSIDE: bool = true;
 
     fn turn_to_cache(&mut self, cache: usize) {
         self.places.numbers.turn_to(cache);
@@ -187,6 +204,10 @@ impl<const BY_INSN: bool, const TIMED: bool> SliceSink for FlowLines<'_, '_, '_,
 
     fn stops(&mut self, _: SliceEnd) {
         self.forget();
+    }
+
+    fn turns(&mut self, is_inside: bool, _: u64) {
+        self.lanes.get_mut(self.lines.lane).into_iter().for_each(|lane| lane.is_outside = !is_inside);
     }
 
     fn is_done(&self) -> bool {
@@ -230,7 +251,7 @@ impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_,
             return;
         }
         if BY_INSN {
-            self.lines.executed = true;
+            self.lines.executed |= !self.is_outside();
             return self.listed();
         }
         let (places, insns) = self.places.learn(self.lines.known.code, block, self.lines.columns.image);
@@ -243,15 +264,13 @@ impl<const BY_INSN: bool, const TIMED: bool> ExecutionSink for FlowLines<'_, '_,
             self.item(&FlowItem::Event(*event), Span::at(event.offset), executed);
         }
         if !event.status && event.kind == EventKind::Overflow {
-            self.lines.errors += 1;
-            self.lines.error(format_args!("the processor lost packets"));
+            self.error(format_args!("the processor lost packets"));
         }
     }
 
     fn lost(&mut self, lost: &Lost) {
         if let Lost::Error(error) = lost {
-            self.lines.errors += 1;
-            self.lines.error(format_args!("{error}"));
+            self.error(format_args!("{error}"));
         }
         self.forget();
     }
@@ -273,8 +292,9 @@ impl ScriptLines<'_> {
     }
 
     fn flow_of<const BY_INSN: bool, const TIMED: bool>(&mut self, session: &Session<'_>, clock: TraceClock) {
+        let lane = |lane| LaneFlow { is_outside: session.window(lane).start != 0, ..LaneFlow::default() };
         let mut flow = FlowLines::<BY_INSN, TIMED> {
-            lanes: vec![LaneFlow::default(); session.lanes.len()],
+            lanes: (0..session.lanes.len()).map(lane).collect(),
             times: TraceTimes::new(session, clock),
             span: Span::default(),
             moment: None,
@@ -291,7 +311,7 @@ impl ScriptLines<'_> {
     }
 
     fn insn(&mut self, ip: u64, when: When) {
-        if !self.is_thread_wanted() || !self.options.is_in_time(when.at, self.columns.unit) {
+        if !self.is_thread_wanted() {
             return;
         }
         let Self { options, columns, known, .. } = self;
@@ -307,7 +327,7 @@ impl ScriptLines<'_> {
 
     /// Writes a transfer, if it begins or ends where it is wanted.
     fn transfer(&mut self, transfer: TakenBranch, when: When) {
-        if !self.is_thread_wanted() || !self.options.is_in_time(when.at, self.columns.unit) {
+        if !self.is_thread_wanted() {
             return;
         }
         let Self { options, columns, known, .. } = self;

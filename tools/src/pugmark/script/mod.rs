@@ -7,7 +7,7 @@ mod straight;
 
 use super::{
     loaded::LoadedSession,
-    options::Input,
+    options::ViewInput,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     taken_branches::TakenBranch,
@@ -34,12 +34,15 @@ use std::{
 
 /// The options of `pugmark script`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "\
+#[command(
+    mut_arg("between", |between| between.alias("time")),
+    after_help = "\
 Examples:
   pugmark script -F ip --symfs root perf.data         as perf script --itrace=i1i -F ip
   pugmark script --function main -F +inline a.rec     one function's instructions, with lines of source
   pugmark script --branches -F +flags,time a.rec      branches that were taken, and when
-  pugmark script --call-trace --tid 12 a.rec          one thread's calls, indented")]
+  pugmark script --call-trace --tid 12 a.rec          one thread's calls, indented"
+)]
 pub struct ScriptOptions {
     #[command(flatten)]
     what: ScriptKind,
@@ -53,14 +56,11 @@ pub struct ScriptOptions {
     /// Only what is at these addresses; TO is the first one that is not meant
     #[arg(long, value_name = "FROM-TO", value_parser = addresses)]
     addresses: Option<Range<u64>>,
-    /// Only what was executed between these times, as -F time shows them; either may be left out
-    #[arg(long, value_name = "FROM,TO", value_parser = times)]
-    time: Option<TimeRange>,
     /// Only this thread
     #[arg(long, value_name = "NUMBER")]
     tid: Option<i32>,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 /// The kind of lines.
@@ -88,13 +88,6 @@ struct ScriptFields {
     fields: Vec<ScriptField>,
 }
 
-/// A range of time: seconds and billionths, or a number of ticks or instructions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct TimeRange {
-    from: Option<(u64, u64)>,
-    to: Option<(u64, u64)>,
-}
-
 fn fields(text: &str) -> Result<ScriptFields> {
     use clap::ValueEnum;
     let (more, text) = text.strip_prefix('+').map_or((false, text), |rest| (true, rest));
@@ -113,30 +106,6 @@ fn addresses(text: &str) -> Result<Range<u64>> {
     Ok(range)
 }
 
-fn times(text: &str) -> Result<TimeRange> {
-    let one = |text: &str| -> Option<Option<(u64, u64)>> {
-        if text.is_empty() {
-            return Some(None);
-        }
-        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
-        let digits = rest.len() <= 9 && rest.bytes().all(|byte| byte.is_ascii_digit());
-        let billionths = format!("{rest:0<9}").parse().ok().filter(|_| digits)?;
-        Some(Some((whole.parse().ok()?, billionths)))
-    };
-    let both = text.split_once(',').and_then(|(from, to)| Some(TimeRange { from: one(from)?, to: one(to)? }));
-    both.ok_or_else(|| anyhow!("write two times with a comma between them, as in 1.5,2.000001 or 1.5,"))
-}
-
-impl TimeRange {
-    fn contains(&self, at: u64, unit: Unit) -> bool {
-        let in_unit = |(whole, billionths): (u64, u64)| match unit {
-            Unit::Nanoseconds => whole.saturating_mul(1_000_000_000).saturating_add(billionths),
-            Unit::Ticks | Unit::Instructions => whole,
-        };
-        self.from.is_none_or(|from| at >= in_unit(from)) && self.to.is_none_or(|to| at < in_unit(to))
-    }
-}
-
 /// Runs `pugmark script`. The exit status is 1 if a trace has errors or nothing in it was executed.
 ///
 /// # Errors
@@ -144,7 +113,7 @@ impl TimeRange {
 pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
-    let mut traces = options.input.traces(&mut verdict)?;
+    let mut traces = options.input.traces(&[], &mut verdict, &mut progress)?;
     if let Some(tid) = options.tid {
         let title = |traced: &Traced| traced.part.as_ref().map(super::recording::IndexedPart::title);
         let known: Vec<_> = traces.iter().filter_map(title).collect();
@@ -263,7 +232,7 @@ impl ScriptOptions {
 
     fn needs_time(&self, fields: &[ScriptField]) -> bool {
         let timed = |field: &ScriptField| matches!(field, ScriptField::Time | ScriptField::Tsc);
-        self.time.is_some() || fields.iter().any(timed)
+        fields.iter().any(timed)
     }
 
     /// Names the place of an address, if names are needed.
@@ -279,10 +248,6 @@ impl ScriptOptions {
         let named = |name: &String| place.function.is_some_and(|(known, _)| known == name);
         self.addresses.as_ref().is_none_or(|range| range.contains(&ip))
             && self.function.as_ref().is_none_or(named)
-    }
-
-    fn is_in_time(&self, at: u64, unit: Unit) -> bool {
-        self.time.as_ref().is_none_or(|time| time.contains(at, unit))
     }
 }
 
@@ -373,10 +338,7 @@ impl<'a> ScriptLines<'a> {
     }
 
     fn call(&mut self, time: Time, depth: usize, text: &str, from: Option<u64>) {
-        if self.failed.is_some()
-            || !self.is_thread_wanted()
-            || !self.options.is_in_time(time.at, self.columns.unit)
-        {
+        if self.failed.is_some() || !self.is_thread_wanted() {
             return;
         }
         let when = When { at: time.at, tsc: None };
@@ -533,24 +495,5 @@ mod tests {
         assert_eq!(fields("+ip").unwrap(), ScriptFields { more: true, fields: vec![Ip] });
         assert!(fields("ip,none").unwrap_err().to_string().starts_with("none is none of comm, pid, "));
         assert!(fields("").is_err());
-    }
-
-    #[test]
-    fn times_are_seconds_or_a_number_of_what_the_trace_counts() {
-        let within = |text: &str, at: u64, unit| times(text).unwrap().contains(at, unit);
-        for (text, from, to) in [
-            ("1.5,2", 1_500_000_000, 2_000_000_000),
-            ("0.000000007,0.01", 7, 10_000_000),
-            (",3.000000001", 0, 3_000_000_001),
-        ] {
-            let inside = |at| within(text, at, Unit::Nanoseconds);
-            assert!(inside(from) && inside(to - 1) && !inside(to), "{text}");
-            assert!(from == 0 || !inside(from - 1), "{text}");
-        }
-        assert!(within("1.5,", u64::MAX, Unit::Nanoseconds) && within(",", 0, Unit::Nanoseconds));
-        assert!(within("10,12", 10, Unit::Ticks) && !within("10,12", 12, Unit::Instructions));
-        for bad in ["", "1", "a,b", "1.0000000001,2", "-1,2", "1,2.x"] {
-            assert!(times(bad).is_err(), "{bad}");
-        }
     }
 }

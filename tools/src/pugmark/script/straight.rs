@@ -21,6 +21,10 @@ impl SliceSink for ScriptLines<'_> {
         self.begin(slice);
     }
 
+    fn loses_outside(&mut self) {
+        self.errors += 1;
+    }
+
     fn is_done(&self) -> bool {
         self.failed.is_some()
     }

@@ -10,7 +10,7 @@ mod perfetto;
 
 use super::{
     named_session::NamedSession,
-    options::Input,
+    options::ViewInput,
     progress::Progress,
     recording::IndexedPart,
     verdict::Verdict,
@@ -50,7 +50,7 @@ pub struct TimelineOptions {
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
     #[command(flatten)]
-    input: Input,
+    input: ViewInput,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -260,7 +260,7 @@ impl<'o> TimelineWalk<'o> {
         mut keep: impl FnMut(S, &mut Track),
     ) -> Result<()> {
         let (mut of_names, mut of_places, mut lanes) = (HashMap::new(), HashMap::new(), 0);
-        for traced in self.options.input.traces(&mut self.verdict)? {
+        for traced in self.options.input.traces(&self.options.symbols, &mut self.verdict, progress)? {
             let named = NamedSession::load(&self.options.input, &traced, &self.options.symbols, progress)?;
             let names = Numbers { numbers: &mut of_names, all: &mut self.drawing.names };
             let places = Numbers { numbers: &mut of_places, all: &mut self.drawing.places };

@@ -73,6 +73,13 @@ pub(super) enum MarkKind {
     Frequency,
 }
 
+impl MarkKind {
+    /// Returns the text of the mark of a value that the program has written.
+    pub(super) fn written(value: u64) -> String {
+        format!("PTWRITE {value:#x}")
+    }
+}
+
 /// The time of something that happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time {
@@ -276,6 +283,7 @@ pub(super) struct WalkedLane<'v, V: ?Sized> {
 
 /// The end of a lane.
 pub(super) struct WalkEnd {
+    /// The time at which it ends, or its window, and the number of all its instructions.
     pub(super) time: Time,
     /// The number of errors, and of places where packets were lost.
     pub(super) errors: usize,
@@ -305,7 +313,8 @@ pub(super) fn walk_lanes<V: Visitor + ?Sized>(
     let end = |(mut state, counted): (State<'_, V>, _)| {
         state.say(CallEvent::End(state.at));
         state.change(|stacks, tell| stacks.end(tell));
-        WalkEnd { time: state.time, errors: state.errors, counted }
+        let time = Time { at: state.left.unwrap_or(state.time.at), ..state.time };
+        WalkEnd { time, errors: state.errors, counted }
     };
     walked.into_iter().map(end).collect()
 }
@@ -328,6 +337,10 @@ struct State<'v, V: ?Sized> {
     /// True if something before the next item cannot be decoded.
     damaged: bool,
     errors: usize,
+    /// True in the lane's window: the visitor is told what happens there.
+    is_inside: bool,
+    /// The time at which the window was left.
+    left: Option<u64>,
     visitor: &'v mut V,
 }
 
@@ -343,6 +356,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             aborts: false,
             damaged: false,
             errors: 0,
+            is_inside: true,
+            left: None,
             visitor,
         }
     }
@@ -353,14 +368,39 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     }
 
     fn say(&mut self, what: CallEvent) {
-        self.visitor.call_event(self.time, what);
+        if self.is_inside {
+            self.visitor.call_event(self.time, what);
+        }
     }
 
     /// Changes the stacks, and tells the visitor what happens there.
     #[inline]
     fn change(&mut self, change: impl FnOnce(&mut CallStacks<'v>, &mut dyn FnMut(CallEvent))) {
-        let Self { stacks, visitor, time, .. } = self;
-        change(stacks, &mut |what| visitor.call_event(*time, what));
+        let Self { stacks, visitor, time, is_inside, .. } = self;
+        change(stacks, &mut |what| {
+            if *is_inside {
+                visitor.call_event(*time, what);
+            }
+        });
+    }
+
+    /// Enters the window, where the functions that have not been left are on the stack again; or leaves the window and
+    /// all functions.
+    fn turns(&mut self, is_inside: bool) {
+        if is_inside {
+            self.is_inside = true;
+            for (from, to) in self.stacks.entered() {
+                self.visitor.call_event(self.time, CallEvent::Again { from, to });
+            }
+            if self.off {
+                self.say(CallEvent::Off);
+            }
+        } else {
+            self.say(CallEvent::End(self.at));
+            let open = self.stacks.entered().count();
+            (0..open).for_each(|_| self.say(CallEvent::Leave));
+            (self.is_inside, self.left) = (false, Some(self.time.at));
+        }
     }
 
     /// Resumes decoding; reports a loss if it had stopped at an error.
@@ -402,7 +442,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     /// Shows the visitor the next instruction, if it wants to see it. `when` finds the time unless it is set already.
     #[inline]
     fn shows(&mut self, ip: u64, when: Option<impl FnOnce(u64) -> Option<u64>>) {
-        if self.visitor.watches(ip) {
+        if self.is_inside && self.visitor.watches(ip) {
             self.set_time(when.and_then(|when| when(self.time.insns)));
             self.visitor.at(self.time, ip);
         }
@@ -515,10 +555,10 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             EventKind::AsyncDisabled { at } if !self.off => self.off(Some(at)),
             EventKind::Disabled | EventKind::Stop if !self.off => self.off(None),
             EventKind::Ptwrite(PtwPayload::Four(value)) => {
-                self.mark(MarkKind::Written, format!("PTWRITE {value:#x}"));
+                self.mark(MarkKind::Written, MarkKind::written(value.into()));
             }
             EventKind::Ptwrite(PtwPayload::Eight(value)) => {
-                self.mark(MarkKind::Written, format!("PTWRITE {value:#x}"));
+                self.mark(MarkKind::Written, MarkKind::written(value));
             }
             EventKind::Pwre(_) => self.mark(MarkKind::Power, "a C-state is entered"),
             EventKind::Pwrx(_) => self.mark(MarkKind::Power, "a C-state is left"),

@@ -192,8 +192,11 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
         lane: usize,
         clock: TraceClock,
         progress: &'w RefCell<&'w mut Progress>,
-        state: State<'v, V>,
+        mut state: State<'v, V>,
     ) -> Self {
+        state.is_inside = session.window(lane).start == 0;
+        let mut chain = BlockChain::default();
+        chain.is_outside = !state.is_inside;
         let (times, known) = (TraceTimes::new(session, clock), KnownBlocks::of_lane(session, lane));
         Self {
             state,
@@ -202,7 +205,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
             times,
             span: Span::at(0),
             last: NO_BLOCK,
-            chain: BlockChain::default(),
+            chain,
             lags: false,
             disturbed: true,
         }
@@ -221,7 +224,10 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
     /// Handles the block with this number.
     #[inline]
     fn comes_to(&mut self, number: u32) {
-        let WalkedWay { passage, insns } = self.known.count(self.chain.before, number, &mut self.state);
+        let WalkedWay { passage, insns } = {
+            let times = u64::from(self.state.is_inside);
+            self.known.count(self.chain.before, number, times, &mut self.state)
+        };
         // Anything else that comes before the block disturbs.
         if matches!(passage, Passage::Silent) && !self.disturbed {
             self.lags = true;
@@ -273,6 +279,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
 
 impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_, V, TIMED> {
     const ENDS_EARLY: bool = V::ENDS_EARLY;
+    const SEES_OUTSIDE: bool = true;
 
     fn is_done(&self) -> bool {
         self.state.visitor.is_done()
@@ -297,6 +304,19 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
         let span = Span { after: if before == end { after } else { before }, before: end };
         let at = self.times.at(span, self.state.time.insns);
         self.state.set_time(at);
+    }
+
+    fn turns(&mut self, is_inside: bool, ip: u64) {
+        self.state.goes_on_decoding();
+        self.catch_up();
+        self.disturbed = true;
+        let at = self.times.at(self.span, self.state.time.insns);
+        self.state.set_time(at);
+        if let Some(last) = self.known.notes(self.chain.before).last() {
+            self.state.sees_call(last, ip);
+        }
+        self.chain.turns(is_inside, ip);
+        self.state.turns(is_inside);
     }
 }
 

@@ -158,6 +158,11 @@ impl<'n> CallStacks<'n> {
         self.transaction = None;
     }
 
+    /// Returns the functions that have not been left, the outermost first: the call of each, and where it was entered.
+    pub(super) fn entered(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        self.frames.iter().map(|frame| (frame.from, frame.to))
+    }
+
     /// Returns where the innermost function begins, if there is one and its name is known.
     fn top_begin(&self) -> Option<Option<u64>> {
         self.frames.last().map(|frame| frame.begin)

@@ -1,0 +1,212 @@
+//! `--between`: a part of a recording, by times, calls and PTWRITEs, in all commands that have the option. Two parts
+//! that meet must have everything once, and callgrind must count as many instructions in a call.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use pugmark_harness::scratch::Scratch;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, Output},
+};
+
+/// `work` is called twice, and calls `leaf`; a thread of its own calls `other`.
+const PROGRAM: &str = r"
+#include <pthread.h>
+#define ALONE __attribute__((noipa))
+ALONE int leaf(int x) { return x * 3 + 1; }
+ALONE int work(int n) { int s = 0; for (int i = 0; i < n; i++) s += leaf(i); return s; }
+ALONE int after(int x) { return x ^ 1; }
+ALONE void *other(void *x) { work(4); return x; }
+int main(void) {
+    pthread_t thread;
+    volatile int sum = work(50);
+    sum += after(sum) + work(7);
+    pthread_create(&thread, 0, other, 0);
+    pthread_join(thread, 0);
+    return 0;
+}";
+
+struct Recorded(Scratch);
+
+impl Recorded {
+    fn new(options: &[&str]) -> Self {
+        let recorded = Self(Scratch::new().unwrap());
+        fs::write(recorded.0.file("program.c"), PROGRAM).unwrap();
+        recorded.run("cc", &["-g", "-O1", "-pthread", "-o", "program", "program.c"]);
+        let record = ["record", "--engine", "stepping", "-o", "rec"];
+        recorded.text(&[&record, options, &["--", "./program"]].concat());
+        recorded
+    }
+
+    fn output(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program).args(arguments).current_dir(self.0.folder()).output().unwrap()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.output(program, arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        self.run(env!("CARGO_BIN_EXE_pugmark"), arguments)
+    }
+
+    /// Returns what a command prints of a part of the recording, as JSON.
+    fn json(&self, command: &[&str], part: &str) -> Value {
+        let text = self.text(&[command, &["--json", "--between", part, "rec"]].concat());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Returns the exit status and what is said of a part that cannot be shown.
+    fn refused(&self, command: &[&str], part: &str) -> (Option<i32>, String) {
+        let arguments = [command, &["--between", part, "rec"]].concat();
+        let output = self.output(env!("CARGO_BIN_EXE_pugmark"), &arguments);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+/// Returns the counts of the rows of a report, by their function.
+fn counts(report: &Value) -> BTreeMap<String, [u64; 3]> {
+    let mut counts = BTreeMap::<_, [u64; 3]>::new();
+    for row in report["rows"].as_array().unwrap() {
+        let sums = counts.entry(row["function"].as_str().unwrap().to_owned()).or_default();
+        for (sum, column) in sums.iter_mut().zip(["instructions", "branches", "time"]) {
+            *sum += row[column].as_u64().unwrap();
+        }
+    }
+    counts
+}
+
+#[test]
+fn the_parts_before_and_after_a_time_have_everything_once() {
+    let recorded = Recorded::new(&["--tsc", "--mtc", "--cyc"]);
+    let times = |part: &str| recorded.text(&["script", "-F", "tid,time,ip", "--between", part, "rec"]);
+    let time = |line: &str| -> f64 {
+        line.split_whitespace().find_map(|word| word.strip_suffix(':')).unwrap().parse().unwrap()
+    };
+    let all = times(",");
+    let line = all.lines().nth(all.lines().count() / 3).unwrap();
+    let at = time(line);
+    let (before, after) = (times(&format!(",{at:.9}")), times(&format!("{at:.9},")));
+    let (earlier, later): (Vec<_>, Vec<_>) = all.lines().partition(|line| time(line) < at);
+    assert!(earlier.len() > 1000 && later.len() > 1000);
+    assert_eq!(before.lines().collect::<Vec<_>>(), earlier);
+    assert_eq!(after.lines().collect::<Vec<_>>(), later);
+    // The same time in another unit.
+    assert_eq!(times(&format!("{:.0}ns,", at * 1e9)), after);
+    // Counts and time of functions, also where calls are followed.
+    for options in [&["report", "--time"][..], &["report", "--time", "--children"]] {
+        let part = |part: &str| recorded.json(&[options, &["--by", "function"]].concat(), part);
+        let (before, after) = (part(&format!(",{at:.9}")), part(&format!("{at:.9},")));
+        assert_eq!(before["instructions"], earlier.len() as u64);
+        assert_eq!(after["instructions"], later.len() as u64);
+        let mut sum = counts(&before);
+        for (function, counts) in counts(&after) {
+            let sums = sum.entry(function).or_default();
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        assert_eq!(sum, counts(&part(",")), "{options:?}");
+    }
+}
+
+#[test]
+fn a_call_is_the_part_from_its_first_instruction_to_its_return() {
+    let recorded = Recorded::new(&[]);
+    let instructions = |part: &str| recorded.json(&["report"], part)["instructions"].as_u64().unwrap();
+    let listed = |part: &str| recorded.text(&["script", "-F", "sym", "--between", part, "rec"]);
+    // Both threads: each has its own first call.
+    let all: Vec<_> = recorded.text(&["script", "-F", "tid,sym", "rec"]).lines().map(str::to_owned).collect();
+    let mut first = BTreeMap::<&str, (usize, bool)>::new();
+    for line in &all {
+        let (tid, symbol) = line.trim().split_once(' ').unwrap();
+        let (count, is_over) = first.entry(tid).or_default();
+        let is_in = matches!(symbol.trim(), "work" | "leaf");
+        *is_over |= *count > 0 && !is_in;
+        *count += usize::from(is_in && !*is_over);
+    }
+    let expected: usize = first.values().map(|(count, _)| count).sum();
+    assert_eq!((first.len(), listed("work").lines().count()), (2, expected));
+    assert_eq!(instructions("work"), expected as u64);
+    // From the first call of one function to that of another: the first call of `work`, and the way to `after`.
+    let before_after = listed("work,after");
+    assert_eq!(before_after.lines().filter(|symbol| symbol.trim() == "leaf").count(), 50 * 2 + 4 * 2);
+    // All who have called it are there, though they were called before.
+    let stacks = recorded.text(&["flamegraph", "-f", "folded", "--between", "work", "rec"]);
+    assert!(stacks.lines().any(|stack| stack.contains(";main;work;leaf ")), "{stacks}");
+    let sum: u64 = stacks.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, expected as u64);
+    // Other commands.
+    assert_eq!(recorded.json(&["calls", "--of", "work"], "work")["calls"].as_array().unwrap().len(), 54);
+    assert_eq!(recorded.json(&["calls", "--stats", "--of", "leaf"], "work")["calls"], 54);
+    let edges = recorded.json(&["coverage", "-f", "edges"], "work");
+    assert!(!edges["edges"].as_array().unwrap().is_empty(), "{edges}");
+    let last = recorded.text(&["last", "-n", "1", "--between", "work,after", "rec"]);
+    assert!(last.contains("it ended at main+"), "{last}");
+    let drawn =
+        recorded.text(&["timeline", "-f", "firefox", "-o", "x.json", "--between", "work,after", "rec"]);
+    assert!(drawn.ends_with(" of 2 threads\n"), "{drawn}");
+    callgrind_agrees(&recorded);
+}
+
+/// Checks the instructions of the calls of `after`, which is called once.
+fn callgrind_agrees(recorded: &Recorded) {
+    let arguments = ["--tool=callgrind", "--callgrind-out-file=out", "--toggle-collect=after", "./program"];
+    let Ok(output) = Command::new("valgrind").args(arguments).current_dir(recorded.0.folder()).output()
+    else {
+        return println!("skipped: valgrind is not installed");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile = fs::read_to_string(recorded.0.file("out")).unwrap();
+    let total = profile.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
+    let ours = recorded.json(&["report"], "after")["instructions"].as_u64();
+    assert_eq!(ours, total.trim().parse().ok());
+}
+
+#[test]
+fn instructions_are_numbers_where_there_is_no_time() {
+    let recorded = Recorded::new(&[]);
+    let lines = |part: &str| {
+        recorded.text(&["script", "-F", "ip", "--tid", &recorded.tid(), "--between", part, "rec"])
+    };
+    let all = lines(",");
+    let expected: Vec<_> = all.lines().skip(100).take(23).collect();
+    assert_eq!(lines("100,123").lines().collect::<Vec<_>>(), expected);
+}
+
+impl Recorded {
+    /// Returns the number of the first thread.
+    fn tid(&self) -> String {
+        self.text(&["script", "-F", "tid", "rec"]).lines().next().unwrap().trim().to_owned()
+    }
+}
+
+#[test]
+fn a_part_that_is_not_there_is_refused_with_similar_names() {
+    let recorded = Recorded::new(&[]);
+    for (command, part, status, words) in [
+        (
+            &["report"][..],
+            "wrok",
+            1,
+            "--between wrok: no function of that name was called there; similar names: work",
+        ),
+        (
+            &["last"],
+            "work,aftr",
+            1,
+            "--between aftr: no function of that name was called there; similar names: after",
+        ),
+        (&["script"], "ptw:0x2a,", 1, "--between ptw:0x2a: no PTWRITE has written that there"),
+        (&["calls", "--of", "main"], "1ms,", 1, "--between 1ms: the trace has no time in seconds"),
+        (&["coverage", "-f", "afl"], "work", 1, "--between: a map of edges is made without"),
+        (&["timeline", "-o", "x"], "7", 2, "write two times, functions or ptw:VALUE"),
+        (&["decode"], "work", 2, "unexpected argument '--between'"),
+        (&["bench"], "work", 2, "unexpected argument '--between'"),
+    ] {
+        let (code, text) = recorded.refused(command, part);
+        assert!(code == Some(status) && text.contains(words), "{command:?} {part}: {code:?} {text}");
+    }
+}
