@@ -108,7 +108,7 @@ fn who_crashed_where_and_by_which_access_is_in_the_recording_as_the_system_tells
             assert_eq!(part.task, if threads { 3 } else { 1 }, "{how} {engine:?}");
             assert_eq!(part.at, Some(native.at), "{how} {engine:?}: {native:x?}");
             if !is_fault {
-                // What the emulator met before was handled.
+                // Accesses that the emulator has handled are none.
                 assert_eq!(part.fault.and_then(|fault| fault.address), None, "{how} {engine:?}");
             } else {
                 let expected = Fault { signal: native.signal, address: native.address };

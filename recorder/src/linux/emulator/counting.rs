@@ -99,7 +99,7 @@ pub(in super::super) fn count(
     let mut pause = PAUSE;
     while counting.read() || !counting.has_ended()? {
         if let Some(signal) = signals.as_ref().and_then(Signals::take) {
-            // What the program does about it is counted, too.
+            // The counts go on with all that the program does about it.
             pass_on(signal, &counting.processes, counting.ending.is_none().then(|| counting.child.id()));
         }
         // A look at little takes as long as one at much. The rings have room for what is translated meanwhile.

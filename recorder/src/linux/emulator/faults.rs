@@ -5,7 +5,7 @@
 //!
 //! Source: QEMU, `linux-user/signal.c`, `signal_init` and `do_sigaction`.
 
-use super::{THREADS, wire::Fault};
+use super::{THREADS, wire::EmulatorFault};
 use std::{
     cell::Cell,
     ffi::{c_int, c_uint, c_void},
@@ -25,7 +25,7 @@ const SIGNALS: [c_int; 2] = [7, 11];
 /// `si_code` of a signal that the system sends for an exception without an address.
 const SI_KERNEL: c_int = 0x80;
 
-type Handler = extern "C" fn(c_int, *mut SignalInfo, *mut c_void);
+type AccessHandler = extern "C" fn(c_int, *mut SignalInfo, *mut c_void);
 
 /// The begin of `siginfo_t`.
 #[repr(C)]
@@ -73,7 +73,7 @@ pub(super) fn watch(index: c_uint) {
             // Neither the default action nor an ignored signal.
             if action.handler > 1 {
                 before.store(action.handler, Release);
-                action.handler = note as Handler as usize;
+                action.handler = note as AccessHandler as usize;
                 // SAFETY: the handler does what a handler may, and then what the emulator's does.
                 unsafe { sigaction(signal, &raw const action, null_mut()) };
             }
@@ -92,10 +92,10 @@ extern "C" fn note(signal: c_int, info: *mut SignalInfo, context: *mut c_void) {
         let address = (code != SI_KERNEL).then(|| super::of_program(address));
         // A signal that somebody has sent is none.
         let signal = if code > 0 { signal.cast_unsigned() } else { 0 };
-        thread.ring.header().fault.set(Fault { signal, address, counted: thread.counted() });
+        thread.ring.header().fault.set(EmulatorFault { signal, address, counted: thread.counted() });
     }
     let place = usize::from(signal != SIGNALS[0]);
     // SAFETY: the emulator's handler, which takes these.
-    let before = unsafe { transmute::<usize, Handler>(BEFORE[place].load(Acquire)) };
+    let before = unsafe { transmute::<usize, AccessHandler>(BEFORE[place].load(Acquire)) };
     before(signal, info, context);
 }

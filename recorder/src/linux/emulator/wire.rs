@@ -161,7 +161,7 @@ pub struct Header {
 
 /// An access at which the emulator got a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct EmulatorFault {
     pub signal: u32,
     /// The address; `None` if the system does not tell.
     pub address: Option<u64>,
@@ -169,7 +169,7 @@ pub struct Fault {
     pub counted: u64,
 }
 
-/// A [`Fault`] in a ring; there is none as long as the signal is 0.
+/// An [`EmulatorFault`] in a ring; there is none as long as the signal is 0.
 #[repr(C)]
 pub struct NotedFault {
     signal: AtomicU32,
@@ -179,17 +179,17 @@ pub struct NotedFault {
 }
 
 impl NotedFault {
-    pub fn set(&self, Fault { signal, address, counted }: Fault) {
+    pub fn set(&self, EmulatorFault { signal, address, counted }: EmulatorFault) {
         self.has_address.store(address.is_some().into(), Relaxed);
         self.address.store(address.unwrap_or_default(), Relaxed);
         self.counted.store(counted, Relaxed);
         self.signal.store(signal, Relaxed);
     }
 
-    pub fn get(&self) -> Option<Fault> {
+    pub fn get(&self) -> Option<EmulatorFault> {
         let signal = self.signal.load(Relaxed);
         let address = (self.has_address.load(Relaxed) != 0).then(|| self.address.load(Relaxed));
-        (signal != 0).then(|| Fault { signal, address, counted: self.counted.load(Relaxed) })
+        (signal != 0).then(|| EmulatorFault { signal, address, counted: self.counted.load(Relaxed) })
     }
 }
 

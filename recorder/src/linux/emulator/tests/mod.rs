@@ -3,7 +3,10 @@
 mod near_branches;
 mod processes;
 
-use super::{super::NotFollowed, *};
+use super::{
+    super::{Fault, NotFollowed},
+    *,
+};
 use crate::files::{IMAGE, TRACE};
 use plugin::wire::{Kind, MESSAGE, Mapping};
 use pugmark_decoder_core::{
@@ -309,6 +312,31 @@ fn the_limit_ends_the_flow_at_any_instruction() {
         let _ =
             if next.starts_with('-') { write!(expected, " {next}") } else { write!(expected, " -{next}") };
         assert_eq!((flow(&part), part.cause), (expected, Cause::Limit), "{limit}");
+    }
+}
+
+#[test]
+fn an_access_has_ended_the_thread_that_has_executed_nothing_after_it() {
+    for (counts_alone, noted, signal, expected) in [
+        (0, 7, 11, true),
+        (0, 6, 11, false),
+        (0, 7, 0, false),
+        // The process's count is another thread's.
+        (1, 3, 7, true),
+        (1, 7, 7, false),
+    ] {
+        let script = Script::new("access");
+        let emulation = script.emulation();
+        let process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+        let thread = thread_ring(&emulation, (PID, 0), PID, &[Run(2), Run(3)]);
+        let header = thread.header();
+        header.counted_self.store(3, Relaxed);
+        header.counts_alone.store(counts_alone, Relaxed);
+        process.header().counted.store(4, Relaxed);
+        header.fault.set(plugin::wire::EmulatorFault { signal, address: Some(8), counted: noted });
+        let recording = emulation.run(&mut |_| {}).unwrap();
+        let fault = Fault { signal: signal.cast_signed(), address: Some(8) };
+        assert_eq!(recording.parts[0].fault, expected.then_some(fault), "{counts_alone} {noted} {signal}");
     }
 }
 
