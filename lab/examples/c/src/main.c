@@ -14,11 +14,7 @@ static _Alignas(4096) unsigned char memory[TRACE_BYTES];
 static unsigned char scratch[TRACE_BYTES];
 static struct pugmark_live live;
 
-static struct pugmark_trace trace_into(uint64_t bytes)
-{
-    struct pugmark_memory region = {.offset = 0, .start = (uint64_t)memory, .bytes = bytes};
-    return (struct pugmark_trace){.memory = region, .code_start = __text_start, .code_end = __text_end};
-}
+static struct pugmark_trace trace = {.code_start = __text_start, .code_end = __text_end};
 
 static void print_call(void *context, const struct pugmark_step *step)
 {
@@ -44,13 +40,28 @@ static void print_outcome(const char *name, const struct pugmark_outcome *end)
 static void snapshot(void)
 {
     struct pugmark_outcome end;
-    struct pugmark_trace trace = trace_into(TRACE_BYTES);
+    trace.memory = (struct pugmark_memory){.start = (uint64_t)memory, .bytes = sizeof memory};
     trace.step = print_call;
     mark_truth(1);
     int error = pugmark_snapshot(&trace, work, scratch, sizeof scratch, &end);
     mark_truth(0);
     check(error, &end);
     print_outcome("snapshot", &end);
+}
+
+// The kernel's frames: how many it has given out, and how many of them have come back.
+static unsigned allocated, released;
+
+static uint64_t allocate(void *context)
+{
+    (void)context;
+    return (uint64_t)memory + 4096 * allocated++;
+}
+
+static void release(void *context, uint64_t frame)
+{
+    (void)context, (void)frame;
+    released++;
 }
 
 static void nmi(uint64_t rip)
@@ -62,7 +73,8 @@ static void nmi(uint64_t rip)
 static void trace_live(void)
 {
     struct pugmark_outcome end;
-    struct pugmark_trace trace = trace_into(5 * 4096);
+    trace.memory = (struct pugmark_memory){.bytes = 4 * 4096, .allocate = allocate, .release = release};
+    trace.step = 0;
     on_nmi(nmi);
     if (pugmark_use_local_apic(LOCAL_APIC) != PUGMARK_OK)
         fail(pugmark_text(PUGMARK_ERROR_ARGUMENT));
@@ -71,6 +83,8 @@ static void trace_live(void)
     sort();
     check(pugmark_live_stop(&live, &end), &end);
     mark_truth(0);
+    if (released != allocated)
+        fail("frames are missing");
     print_outcome("live", &end);
 }
 
