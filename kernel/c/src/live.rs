@@ -197,13 +197,19 @@ pub unsafe extern "C" fn pugmark_live_interrupt(live: *mut Live, rip: u64) -> c_
     // SAFETY: the caller promises it.
     let driver = unsafe { Place::of(live) }.ok().and_then(Place::driver);
     match driver.map_or(Ok(Pmi::NotOurs), |driver| driver.interrupt(rip)) {
-        Ok(Pmi::Served) => PMI_SERVED,
-        Ok(Pmi::Stray) => PMI_STRAY,
-        Ok(Pmi::NotOurs) => PMI_NOT_OURS,
-        Ok(Pmi::Later) => PMI_LATER,
-        Ok(Pmi::Unknown) => PMI_UNKNOWN,
-        Ok(Pmi::Stuck) => PMI_STUCK,
+        Ok(pmi) => number(pmi),
         Err(_) => PMI_FAULT,
+    }
+}
+
+const fn number(pmi: Pmi) -> c_int {
+    match pmi {
+        Pmi::Served => PMI_SERVED,
+        Pmi::Stray => PMI_STRAY,
+        Pmi::NotOurs => PMI_NOT_OURS,
+        Pmi::Later => PMI_LATER,
+        Pmi::Unknown => PMI_UNKNOWN,
+        Pmi::Stuck => PMI_STUCK,
     }
 }
 
@@ -257,5 +263,73 @@ fn stop(place: &'static Place) -> Result<Outcome, Failure> {
             }
             Err(error.into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::tests::counter;
+    use pugmark_decoder_core::event::{EventKind, Stamp};
+    use pugmark_decoder_core::image::AddressSpace;
+
+    extern crate std;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    #[test]
+    fn each_verdict_on_an_interrupt_has_its_number() {
+        let all = [Pmi::Served, Pmi::Stray, Pmi::NotOurs, Pmi::Later, Pmi::Unknown, Pmi::Stuck];
+        assert!(all.map(number).into_iter().eq(PMI_SERVED..PMI_FAULT));
+    }
+
+    #[test]
+    fn a_start_or_a_stop_goes_on_from_one_state_alone() {
+        let storage = Box::leak(Box::new(Live { bytes: [0; LIVE_BYTES] }));
+        // SAFETY: storage of zeros that is never freed.
+        let Ok(place) = (unsafe { Place::of(storage) }) else { panic!("an error") };
+        assert_eq!(place.begin(TRACING, SlotError::Empty), Err(SlotError::Empty));
+        assert_eq!(place.begin(FREE, SlotError::Occupied), Ok(()));
+        assert!(place.driver().is_none());
+        assert!(core::ptr::eq(place.make().unwrap(), place.driver().unwrap()));
+        for from in [FREE, TRACING] {
+            assert_eq!(place.begin(from, SlotError::Occupied), Err(SlotError::Occupied));
+        }
+        place.end(TRACING);
+        assert_eq!(place.begin(FREE, SlotError::Occupied), Err(SlotError::Occupied));
+        assert_eq!(place.begin(TRACING, SlotError::Empty), Ok(()));
+    }
+
+    #[test]
+    fn the_sink_counts_instructions_and_passes_on_steps_but_none_over_a_loss() {
+        // 1000: call 1010; 1005: nop; 1010: ret
+        static CODE: [u8; 17] = {
+            let mut code = [0x90; 17];
+            (code[0], code[1], code[2], code[3], code[4], code[16]) = (0xe8, 11, 0, 0, 0, 0xc3);
+            code
+        };
+        let mut all = Vec::new();
+        let code = Section { base: 0x1000, bytes: &CODE, space: AddressSpace::Any };
+        let steps = counter(&mut all);
+        let mut sink = Counted { hash: AddressHash::new(), calls: Calls::new(), code, steps };
+        let run = |ip, lengths| InstructionRun { ip, lengths };
+        let interrupt = Event {
+            kind: EventKind::AsyncBranch { from: 0x1005 },
+            ip: None,
+            when: Stamp::default(),
+            offset: 0,
+            status: false,
+        };
+        sink.insns(run(0x1000, 5));
+        sink.insns(run(0x1010, 1));
+        sink.event(&interrupt);
+        sink.insns(run(0x1000, 5));
+        sink.lost(&Lost::Gap { offset: 0, bytes: 1 });
+        sink.insns(run(0x1010, 1));
+        let mut expected = AddressHash::new();
+        [0x1000, 0x1010, 0x1000, 0x1010].into_iter().for_each(|ip| expected.add(ip));
+        assert_eq!((sink.hash, sink.steps.calls), (expected, 1));
+        let kinds: Vec<_> = all.iter().map(|step| (step.kind, step.to)).collect();
+        assert_eq!(kinds, [(0, 0x1010), (1, 0x1005), (2, 0x1000)]);
     }
 }

@@ -93,3 +93,48 @@ impl FrameDeallocator<Size4KiB> for FrameSource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::null_mut;
+
+    extern crate std;
+    use std::alloc::{Layout, alloc};
+
+    /// Returns the address of this many frames of the host's memory.
+    fn frames(number: u64) -> u64 {
+        // SAFETY: the size is not 0.
+        unsafe { alloc(Layout::from_size_align((number * FRAME) as usize, FRAME as usize).unwrap()) as u64 }
+    }
+
+    #[test]
+    fn a_region_gives_each_of_its_whole_frames_once() {
+        // The frames that are asked for are those of the trace, and one of a table.
+        for (bytes, taken) in [(0, 0), (FRAME - 1, 0), (FRAME, 1), (3 * FRAME, 3), (3 * FRAME + 8, 3)] {
+            let start = frames(4);
+            let memory = Memory { offset: 0, start, bytes, allocate: None, release: None };
+            let Ok((pool, mut source)) = memory.take(null_mut()) else { panic!("{bytes}") };
+            assert_eq!(pool.frames(), taken, "{bytes}");
+            assert_eq!(source.next, start + taken * FRAME);
+            assert_eq!(source.allocate_frame(), None);
+        }
+    }
+
+    /// Gives out one frame, whose address is the context's.
+    unsafe extern "C" fn allocate(context: *mut c_void) -> u64 {
+        // SAFETY: the context of the test below.
+        core::mem::take(unsafe { &mut *context.cast::<u64>() })
+    }
+
+    #[test]
+    fn an_allocator_that_has_no_more_is_no_error() {
+        let mut one = frames(1);
+        let memory =
+            Memory { offset: 0, start: 0, bytes: 9 * FRAME, allocate: Some(allocate), release: None };
+        let Ok((pool, mut source)) = memory.take((&raw mut one).cast()) else { panic!("an error") };
+        assert_eq!((pool.frames(), source.is_wrong), (1, false));
+        // Without a function that takes it back the frame is lost, and that is all.
+        pool.release(&mut source);
+    }
+}

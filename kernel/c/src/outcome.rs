@@ -161,7 +161,6 @@ impl Outcome {
     }
 
     fn explain(&mut self, reason: impl fmt::Display) {
-        self.reason = [0; REASON];
         // The text is cut where there is no more room.
         let _ = write!(Text { rest: &mut self.reason }, "{reason}");
     }
@@ -241,8 +240,41 @@ mod tests {
         }
         // In several pieces.
         let mut outcome = Outcome::EMPTY;
-        outcome.explain(format_args!("{}{}{}", "y".repeat(126), "é", "z"));
+        let pieces = ["y".repeat(126), "é".into(), "z".into()];
+        outcome.explain(format_args!("{}{}{}", pieces[0], pieces[1], pieces[2]));
         let bytes: std::vec::Vec<_> = outcome.reason.iter().map(|byte| *byte as u8).collect();
         assert_eq!(String::from_utf8(bytes).unwrap(), "y".repeat(126) + "\0\0");
+    }
+
+    #[test]
+    fn a_trace_is_whole_without_a_loss_and_without_an_error() {
+        let lost = loss::Loss { wrap: 1, wrapped_bytes: 4096, ..loss::Loss::NONE };
+        for (errors, loss, is_whole) in [(0, loss::Loss::NONE, 1), (1, loss::Loss::NONE, 0), (0, lost, 0)] {
+            let mut outcome = Outcome { errors, ..Outcome::EMPTY };
+            outcome.lost(&loss);
+            assert_eq!((outcome.is_whole, outcome.loss.wrap), (is_whole, loss.wrap));
+            let text: String = outcome.reason.iter().map(|byte| char::from(*byte as u8)).collect();
+            assert!(text.starts_with(if loss.wrap == 0 { "nothing was lost\0" } else { "1 " }), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_count_of_a_loss_is_in_its_place() {
+        let loss = loss::Loss {
+            stop: 1,
+            full: 2,
+            wrap: 3,
+            wrapped_bytes: 4,
+            perhaps_wrapped: 5,
+            error: 6,
+            samples: 7,
+            excluded: 8,
+            abandoned: 9,
+            turned_off: 10,
+            trace_stop: 11,
+        };
+        // SAFETY: the structure is eleven numbers of 64 bits.
+        let counts: [u64; 11] = unsafe { core::mem::transmute(Loss::from(&loss)) };
+        assert!(counts.into_iter().eq(1..12));
     }
 }

@@ -116,3 +116,34 @@ pub unsafe extern "C" fn pugmark_general_protection(rip: u64, interrupted: *cons
     // SAFETY: the caller promises it.
     unsafe { fixup.resume(&interrupted) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page of a local APIC, as numbers of 32 bits.
+    #[repr(align(4096))]
+    struct Page(#[allow(dead_code, reason = "memory")] [u32; 1024]);
+
+    #[test]
+    fn the_local_apic_is_at_the_page_that_the_kernel_names() {
+        let mut page = Page([0; 1024]);
+        let place = &raw mut page;
+        let register = |offset: usize| place.cast::<u32>().wrapping_add(offset / 4);
+        // SAFETY: the page is there as long as this test uses it.
+        assert_eq!(unsafe { pugmark_use_local_apic(place.cast()) }, OK);
+        let (_, mut apic) = processor();
+        assert_eq!(apic.is_enabled(), Ok(false));
+        // SAFETY: the spurious-interrupt vector register, in memory of this test.
+        unsafe { register(0xf0).write_volatile(0x1ff) };
+        assert_eq!(apic.is_enabled(), Ok(true));
+        // SAFETY: it is masked, and no processor's.
+        assert_eq!(unsafe { apic.set_lvt_pc(LvtPc(LvtPc::MASK)) }, Ok(()));
+        assert_eq!(apic.lvt_pc(), Ok(LvtPc(LvtPc::MASK)));
+        // SAFETY: memory of this test.
+        assert_eq!(unsafe { register(0x340).read_volatile() }, LvtPc::MASK);
+        // SAFETY: as above.
+        assert_eq!(unsafe { pugmark_use_local_apic(null_mut()) }, OK);
+        assert!(matches!(processor().1, EitherApic::Registers(_)));
+    }
+}

@@ -1,12 +1,13 @@
 //! One function, traced into memory and decoded.
 
 use core::ffi::{c_int, c_void};
+use pugmark_decoder_core::calls;
 use pugmark_decoder_core::flow::FlowItem;
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::Section;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::intel::pt::PtConfig;
-use pugmark_kernel::short::{self, FramePool, snapshot};
+use pugmark_kernel::short::{self, FramePool, ShortError, snapshot};
 
 use crate::argument::{check, reference};
 use crate::outcome::{Failure, Outcome, report};
@@ -59,7 +60,7 @@ fn take(
     let call = || unsafe { work(context) };
     let snapshot = snapshot(msr(), pool, pool.bytes(), &PtConfig::new().os(true), call)?;
     let mut steps = trace.steps();
-    pass_steps(&snapshot, code, work as usize as u64, scratch, &mut steps)?;
+    pass_steps(snapshot.calls(&[code], scratch)?, work as usize as u64, &mut steps)?;
     let hash = hash(&snapshot, code, scratch)?;
     let bytes = snapshot.stopped.trace.len();
     let mut outcome = Outcome {
@@ -78,14 +79,12 @@ type Taken<'a> = short::Snapshot<GuardedMsr, &'a FramePool>;
 
 /// Passes on the steps from the call of `work`, at depth 1, to its return.
 fn pass_steps(
-    snapshot: &Taken<'_>,
-    code: Section<'_>,
+    all: impl Iterator<Item = Result<calls::Step, ShortError>>,
     work: u64,
-    scratch: &mut [u8],
     steps: &mut StepCounter,
 ) -> Result<(), Failure> {
     let mut above = None;
-    for step in snapshot.calls(&[code], scratch)? {
+    for step in all {
         let step = Step::from(step?);
         if above.is_none() && step.to == work {
             above = Some(step.depth - 1);
@@ -110,4 +109,58 @@ fn hash(snapshot: &Taken<'_>, code: Section<'_>, scratch: &mut [u8]) -> Result<A
         }
     }
     Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::tests::counter;
+    use calls::StepKind::{self, Call, Interrupt, InterruptReturn, Return};
+
+    extern crate std;
+    use std::vec::Vec;
+
+    const WORK: u64 = 0x1000;
+
+    #[test]
+    fn the_steps_are_those_from_the_functions_call_to_its_return() {
+        let step = |kind: StepKind, to, depth| calls::Step { kind, from: 1, to, depth };
+        // Steps around the function are not its own: another function before, and what comes after the return.
+        let steps = [
+            step(Call, 0x2000, 1),
+            step(Call, WORK, 2),
+            step(Call, 0x3000, 3),
+            step(Interrupt, 0x4000, 4),
+            step(InterruptReturn, 0x3001, 3),
+            step(Return, 0x1001, 2),
+            step(Call, WORK, 3),
+            step(Return, 0x1002, 2),
+            step(Return, 0x2001, 1),
+            step(Call, WORK, 2),
+        ];
+        let mut all = Vec::new();
+        let mut steps_taken = counter(&mut all);
+        pass_steps(steps.map(Ok).into_iter(), WORK, &mut steps_taken).unwrap();
+        assert_eq!(steps_taken.calls, 3);
+        let found: Vec<_> = all.iter().map(|step| (step.to, step.depth)).collect();
+        let expected = [
+            (WORK, 1),
+            (0x3000, 2),
+            (0x4000, 3),
+            (0x3001, 2),
+            (0x1001, 1),
+            (WORK, 2),
+            (0x1002, 1),
+            (0x2001, 0),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_error_ends_the_steps_and_is_told() {
+        let error = ShortError::Scratch { needed: 9 };
+        let mut all = Vec::new();
+        let ended = pass_steps([Err(error)].into_iter(), WORK, &mut counter(&mut all));
+        assert!(matches!(ended, Err(Failure::Short(same)) if same == error));
+    }
 }

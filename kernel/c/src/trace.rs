@@ -106,3 +106,39 @@ impl StepCounter {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    /// Returns a counter that adds each step to `all`, which must outlive it.
+    pub(crate) fn counter(all: &mut Vec<Step>) -> StepCounter {
+        unsafe extern "C" fn add(all: *mut c_void, step: *const Step) {
+            // SAFETY: the context is the test's, and nothing else uses it meanwhile.
+            let all = unsafe { &mut *all.cast::<Vec<Step>>() };
+            // SAFETY: the step is there until this returns.
+            all.push(unsafe { *step });
+        }
+        StepCounter { step: Some(add), context: (&raw mut *all).cast(), calls: 0 }
+    }
+
+    #[test]
+    fn steps_have_the_headers_numbers_and_only_calls_are_counted() {
+        use StepKind::{Call, Interrupt, InterruptReturn, Return, TailCall};
+        let mut all = Vec::new();
+        let mut steps = counter(&mut all);
+        for kind in [Call, Return, Interrupt, InterruptReturn, TailCall] {
+            steps.take(calls::Step { kind, from: 1, to: 2, depth: -3 }.into());
+        }
+        assert_eq!(steps.calls, 1);
+        assert!(all.iter().map(|step| step.kind).eq(0..5));
+        assert_eq!(all[4], Step { from: 1, to: 2, depth: -3, kind: STEP_TAIL_CALL });
+        // Without a function they are counted, too.
+        let mut steps = StepCounter { step: None, context: core::ptr::null_mut(), calls: 0 };
+        steps.take(all[0]);
+        assert_eq!(steps.calls, 1);
+    }
+}

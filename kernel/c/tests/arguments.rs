@@ -16,7 +16,7 @@ unsafe extern "C" fn work(_: *mut c_void) {
 fn trace() -> Trace {
     static CODE: [u8; 16] = [0xc3; 16];
     let memory = Memory { offset: 0, start: FRAME, bytes: 0, allocate: None, release: None };
-    let code = &raw const CODE;
+    let code = (&raw const CODE).cast::<u8>();
     let code_end = code.wrapping_add(1).cast();
     Trace { memory, code_start: code.cast(), code_end, step: None, context: null_mut() }
 }
@@ -47,7 +47,9 @@ fn pointers_that_are_null_or_misaligned_are_errors_of_their_own() {
     let (right, mut outcome, mut scratch) = (trace(), outcome(), [0_u8; 64]);
     let scratch = scratch.as_mut_ptr().cast::<c_void>();
     let odd = |pointer: *const Trace| pointer.wrapping_byte_add(1);
-    let rows: [(*const Trace, Option<WorkFunction>, *mut c_void, usize, &str); 6] = [
+    let last = without_provenance_mut(usize::MAX - 10);
+    let rows: [(*const Trace, Option<WorkFunction>, *mut c_void, usize, &str); 7] = [
+        (&right, Some(work), last, 64, "scratch_bytes is too large"),
         (null(), Some(work), scratch, 64, "trace is null or misaligned"),
         (odd(&right), Some(work), scratch, 64, "trace is null or misaligned"),
         (&right, None, scratch, 64, "work is null"),
@@ -141,6 +143,32 @@ fn an_allocator_that_returns_no_frame_is_an_error_and_gets_all_frames_back() {
         given.sort_unstable();
         back.sort_unstable();
         assert_eq!((given.len(), &given), (3, &back));
+    }
+}
+
+#[test]
+fn a_processor_without_intel_pt_is_told_and_all_frames_come_back() {
+    // A processor that has it would fault at its registers: this is a program.
+    if core::arch::x86_64::__cpuid_count(7, 0).ebx & 1 << 25 != 0 {
+        return println!("skipped: this processor has Intel PT");
+    }
+    let storage: &'static mut Live = Box::leak(Box::new(Live { bytes: [0; LIVE_BYTES] }));
+    let (live, mut outcome) = (&raw mut *storage, outcome());
+    let kernel = Kernel { left: Cell::new(99), wrong: 0, given: vec![].into(), back: vec![].into() };
+    let memory =
+        Memory { offset: 0, start: 0, bytes: 64 << 10, allocate: Some(allocate), release: Some(release) };
+    let trace = Trace { memory, context: (&raw const kernel).cast_mut().cast(), ..trace() };
+    // A start that has failed leaves nothing behind, so the next one is as the first.
+    for _ in 0..2 {
+        // SAFETY: all pointers are right.
+        assert_eq!(unsafe { pugmark_live_start(live, &trace, &mut outcome) }, ERROR_ABSENT);
+        // SAFETY: as above.
+        assert_eq!(unsafe { pugmark_live_stop(live, &mut outcome) }, ERROR_SLOT);
+        assert_eq!(snapshot(&trace).0, ERROR_ABSENT);
+        let (mut given, mut back) = (kernel.given.take(), kernel.back.take());
+        given.sort_unstable();
+        back.sort_unstable();
+        assert_eq!((given.len(), &given), (2 * 17, &back));
     }
 }
 
