@@ -8,7 +8,7 @@ use pugmark_tools::{
     output::{self, ignore_closed_reader, print, tell},
     processors,
     pugmark::{
-        bench, calls,
+        annotate, bench, calls,
         cli::{Cli, PugmarkCommand},
         coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script, timeline,
     },
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         PugmarkCommand::Decode(options) => decode::run(options),
         PugmarkCommand::Bench(options) => done(bench::run(options)),
         PugmarkCommand::Coverage(options) => coverage::run(options),
+        PugmarkCommand::Annotate(options) => annotate::run(options),
         PugmarkCommand::Calls(options) => calls::run(options),
         PugmarkCommand::Last(options) => last::run(options),
         PugmarkCommand::Timeline(options) => timeline::run(options),

@@ -1,8 +1,8 @@
 //! The command line of `pugmark`: its subcommands, and what is made of their descriptions.
 
 use super::{
-    bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script,
-    timeline,
+    annotate, bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report,
+    script, timeline,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::{boot, record, stat};
@@ -34,6 +34,8 @@ pub enum PugmarkCommand {
     Bench(bench::BenchOptions),
     /// Show which code was executed, as a list or for fuzzers and disassemblers
     Coverage(coverage::CoverageOptions),
+    /// Show how often each instruction of a function was executed, or each line of its source
+    Annotate(annotate::AnnotateOptions),
     /// Print the calls that a function makes, in order
     Calls(calls::CallsOptions),
     /// Find where two runs part, and which functions they executed more or less of

@@ -10,6 +10,7 @@
 //! assert_eq!((totals.packets, totals.tsc_first), (3, Some(1)));
 //! ```
 
+pub mod annotate;
 mod bdm70;
 pub mod bench;
 pub mod between;
@@ -24,6 +25,7 @@ mod code_names;
 pub mod coverage;
 pub mod decode;
 pub mod diff;
+mod disassembly;
 pub mod flamegraph;
 mod hashing;
 pub mod ibs;

@@ -2,17 +2,14 @@
 //!
 //! Source: Linux, tools/perf/Documentation/perf-script.txt, "-F", and tools/perf/builtin-script.c.
 
-use super::super::{recording::IndexedPart, taken_branches::TakenBranch, visitors::Unit};
+use super::super::{disassembly, recording::IndexedPart, taken_branches::TakenBranch, visitors::Unit};
 use crate::symbols::{NamedPlace, SourceLine, SourcePlace, TracedSymbols};
 use clap::ValueEnum;
-use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
-use pugmark_decoder_core::image::{Asid, Image};
+use pugmark_decoder_core::image::Image;
 use std::fmt::{self, Write};
 
 /// The name shown for code without a symbol.
 const UNKNOWN: &str = "[unknown]";
-/// The size of the longest instruction.
-const MAX_LEN: usize = pugmark_decoder_core::insn::MAX_LEN;
 
 /// A column of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -180,10 +177,7 @@ impl ScriptColumns<'_> {
     }
 
     fn instruction(&self, ip: u64, text: &mut String) {
-        let mut bytes = [0; MAX_LEN];
-        let length = self.image.read(ip, Asid::default(), &mut bytes);
-        let bytes = bytes.get(..length).unwrap_or_default();
-        let insn = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
+        let (insn, bytes) = disassembly::instruction(self.image, ip);
         if insn.is_invalid() {
             return text.push_str(" (unknown instruction)");
         }
@@ -194,13 +188,7 @@ impl ScriptColumns<'_> {
         }
         if self.has(ScriptField::Disasm) {
             text.push_str("  ");
-            let mut formatter = IntelFormatter::new();
-            formatter.options_mut().set_hex_prefix("0x");
-            formatter.options_mut().set_hex_suffix("");
-            formatter.options_mut().set_uppercase_hex(false);
-            formatter.options_mut().set_space_after_operand_separator(true);
-            formatter.options_mut().set_branch_leading_zeros(false);
-            formatter.format(&insn, text);
+            disassembly::put(&insn, text);
         }
     }
 }

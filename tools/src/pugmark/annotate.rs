@@ -1,0 +1,268 @@
+//! `pugmark annotate`: how often each instruction of a function was executed, or each of its lines of source.
+
+use super::{
+    coverage::Executed, disassembly, loaded::LoadedSession, options::ViewInput, pmc::names::SimilarNames,
+    progress::Progress, verdict::Verdict,
+};
+use crate::file::read_regular;
+use crate::output;
+use crate::symbols::{SourceLine, TracedSymbols};
+use crate::text::printable;
+use anyhow::{Result, ensure};
+use clap::Args;
+use pugmark_decoder_core::image::Image;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+    rc::Rc,
+};
+
+/// The options of `pugmark annotate`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  pugmark annotate work a.rec                         each instruction of work, with how often it was executed
+  pugmark annotate --source work a.rec                the same for its lines of source")]
+pub struct AnnotateOptions {
+    /// The function, as `pugmark report` names it
+    function: String,
+    /// Print lines of source, not instructions
+    #[arg(long)]
+    source: bool,
+    /// Only the function of this object file, such as a.out or libc.so.6
+    #[arg(long, value_name = "NAME")]
+    object: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    input: ViewInput,
+}
+
+/// An instruction of the function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct AnnotatedInsn {
+    text: String,
+    line: Option<SourceLine>,
+    count: u64,
+}
+
+/// A function in an object file: its instructions, by how far they are in it.
+type AnnotatedFunction = BTreeMap<u64, AnnotatedInsn>;
+
+/// A line of source: the instructions that were executed, and how often the one of them that was executed most.
+type LineCounts = (u64, u64);
+
+/// All functions of the name.
+#[derive(Debug, Default)]
+struct Annotated {
+    /// Each by its object file and its place in a page, which is the same in all processes.
+    functions: BTreeMap<(String, u64), AnnotatedFunction>,
+    /// The names of all functions that were executed.
+    names: BTreeSet<String>,
+}
+
+/// The bytes of a page, by which the addresses of a file differ from process to process.
+const PAGE: u64 = 4096;
+
+/// Runs `pugmark annotate`. The exit status is 1 if a trace has errors or the function was not executed.
+///
+/// # Errors
+/// If there is no trace or no code, the function was not executed, or the output cannot be written.
+pub fn run(options: &AnnotateOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let mut verdict = Verdict::default();
+    let mut found = Annotated::default();
+    for traced in options.input.traces(&[], &mut verdict, &mut progress)? {
+        let loaded = LoadedSession::load(&options.input, &traced, &mut progress)?;
+        let sections = loaded.sections();
+        let session = loaded.session(&sections);
+        for (lane, executed) in Executed::in_lanes(&session, &mut progress).iter().enumerate() {
+            let symbols = loaded.symbols(lane, &options.input, &[])?;
+            verdict.errors += executed.errors;
+            found.add(options, executed, &symbols, session.image(session.lanes[lane]));
+        }
+    }
+    ensure!(
+        !found.functions.is_empty(),
+        "no function {} was executed{}",
+        options.function,
+        SimilarNames::to(&options.function, found.names.iter().map(String::as_str))
+    );
+    output::page(|out| match (options.json, options.source) {
+        (true, _) => writeln!(out, "{}", found.json(options)),
+        (_, true) => found.functions.iter().try_for_each(|(of, insns)| lines(options, &of.0, insns, out)),
+        _ => found.functions.iter().try_for_each(|(of, insns)| instructions(options, &of.0, insns, out)),
+    })?;
+    Ok(verdict.status())
+}
+
+impl AnnotateOptions {
+    fn is_of(&self, object: &str) -> bool {
+        self.object.as_deref().is_none_or(|wanted| super::diff::is_of(object, wanted))
+    }
+}
+
+impl Annotated {
+    /// Adds what a thread has executed.
+    fn add(
+        &mut self,
+        options: &AnnotateOptions,
+        executed: &Executed,
+        symbols: &TracedSymbols,
+        image: Image<'_>,
+    ) {
+        let mut begins = BTreeSet::new();
+        for ip in executed.insns.keys() {
+            let Some((name, offset)) = symbols.function(*ip) else { continue };
+            if name == options.function {
+                begins.insert(ip.wrapping_sub(offset));
+            } else if !self.names.contains(name) {
+                self.names.insert(name.to_owned());
+            }
+        }
+        for begin in begins {
+            let object = symbols.find(begin).object.unwrap_or("[unknown]");
+            if !options.is_of(object) {
+                continue;
+            }
+            let insns = self.functions.entry((object.to_owned(), begin % PAGE)).or_default();
+            if insns.is_empty() {
+                *insns = disassembled(&options.function, begin, symbols, image);
+            }
+            for (ip, count) in executed.insns.range(begin..) {
+                let offset = ip - begin;
+                if symbols.function(*ip) != Some((&*options.function, offset)) {
+                    break;
+                }
+                // Code that jumps into an instruction executes another one there.
+                let insn = insns.entry(offset).or_insert_with(|| annotated(*ip, symbols, image).0);
+                insn.count += count;
+            }
+        }
+    }
+
+    fn json(&self, options: &AnnotateOptions) -> Value {
+        let line = |line: &Option<SourceLine>| line.as_ref().map(ToString::to_string);
+        let functions = self.functions.iter().map(|((object, _), insns)| {
+            let insn = |(offset, insn): (&u64, &AnnotatedInsn)| {
+                json!({ "offset": offset, "count": insn.count, "text": insn.text, "line": line(&insn.line) })
+            };
+            let counts = counts_of_lines(insns);
+            let row = |((file, line), (all, most)): (&(Rc<str>, u32), &LineCounts)| {
+                json!({ "line": format!("{file}:{line}"), "instructions": all, "count": most })
+            };
+            let sum: u64 = insns.values().map(|insn| insn.count).sum();
+            let instructions: Vec<_> = insns.iter().map(insn).collect();
+            let lines: Vec<_> = counts.iter().map(row).collect();
+            match options.source {
+                true => json!({ "object": object, "sum": sum, "lines": lines }),
+                false => json!({ "object": object, "sum": sum, "instructions": instructions }),
+            }
+        });
+        json!({ "function": options.function, "functions": functions.collect::<Vec<_>>() })
+    }
+}
+
+/// Returns an instruction that was not executed, and its length.
+fn annotated(ip: u64, symbols: &TracedSymbols, image: Image<'_>) -> (AnnotatedInsn, u64) {
+    let (insn, _) = disassembly::instruction(image, ip);
+    let mut text = String::new();
+    match insn.is_invalid() {
+        true => text.push_str("(unknown instruction)"),
+        false => disassembly::put(&insn, &mut text),
+    }
+    let target = insn.near_branch_target();
+    if target != 0 {
+        text += &format!(" <{}>", symbols.place(target));
+    }
+    (AnnotatedInsn { text, line: symbols.line(ip), count: 0 }, insn.len().max(1) as u64)
+}
+
+/// Returns all instructions of the function that begins at `begin`, also those that were not executed.
+fn disassembled(function: &str, begin: u64, symbols: &TracedSymbols, image: Image<'_>) -> AnnotatedFunction {
+    let (mut insns, mut offset) = (AnnotatedFunction::new(), 0);
+    while symbols.function(begin.wrapping_add(offset)) == Some((function, offset)) {
+        let (insn, length) = annotated(begin.wrapping_add(offset), symbols, image);
+        insns.insert(offset, insn);
+        offset += length;
+    }
+    insns
+}
+
+/// Adds up the instructions of each line. A line was executed as often as the one of its instructions that was executed
+/// most.
+fn counts_of_lines(insns: &AnnotatedFunction) -> BTreeMap<(Rc<str>, u32), LineCounts> {
+    let mut counts = BTreeMap::<_, LineCounts>::new();
+    for insn in insns.values() {
+        let Some(SourceLine { file, line }) = &insn.line else { continue };
+        let (all, most) = counts.entry((file.clone(), *line)).or_default();
+        (*all, *most) = (*all + insn.count, insn.count.max(*most));
+    }
+    counts
+}
+
+/// Returns a part of all in percent.
+fn percent(part: u64, all: u64) -> f64 {
+    part as f64 * 100.0 / (all as f64).max(1.0)
+}
+
+/// Writes the first line, and returns the number of instructions.
+fn title(
+    options: &AnnotateOptions,
+    object: &str,
+    insns: &AnnotatedFunction,
+    out: &mut dyn Write,
+) -> io::Result<u64> {
+    let sum = insns.values().map(|insn| insn.count).sum();
+    writeln!(out, "{} ({}): {sum} instructions", options.function, printable(object))?;
+    Ok(sum)
+}
+
+fn instructions(
+    options: &AnnotateOptions,
+    object: &str,
+    insns: &AnnotatedFunction,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let sum = title(options, object, insns, out)?;
+    writeln!(out, "percent        count    offset")?;
+    let mut before = None;
+    for (offset, AnnotatedInsn { text, line, count }) in insns {
+        // A line of source is named where it begins.
+        let named = line.as_ref().filter(|_| *line != before);
+        let place = named.map(|line| format!("  ; {}", printable(&line.short()))).unwrap_or_default();
+        let percent = percent(*count, sum);
+        writeln!(out, "{percent:>7.2} {count:>12}  {:>8}  {text}{place}", format!("+{offset:#x}"))?;
+        before.clone_from(line);
+    }
+    Ok(())
+}
+
+fn lines(
+    options: &AnnotateOptions,
+    object: &str,
+    insns: &AnnotatedFunction,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let sum = title(options, object, insns, out)?;
+    let mut file_before = None;
+    let mut text = vec![];
+    for ((file, line), (all, most)) in &counts_of_lines(insns) {
+        if file_before.as_ref() != Some(file) {
+            // Without the file the lines have only their numbers.
+            let bytes = read_regular(Path::new(&**file)).unwrap_or_default();
+            text = String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect();
+            writeln!(out, "percent instructions     executed   line  {}", printable(file))?;
+            file_before = Some(file.clone());
+        }
+        let source =
+            (*line as usize).checked_sub(1).and_then(|line| text.get(line)).map_or("", String::as_str);
+        let percent = percent(*all, sum);
+        writeln!(out, "{percent:>7.2} {all:>12} {most:>12} {line:>6}  {}", printable(source).trim_end())?;
+    }
+    Ok(())
+}

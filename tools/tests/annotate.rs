@@ -1,0 +1,171 @@
+//! `pugmark annotate`: each instruction of a function must have callgrind's count, and each line of source gcov's.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use pugmark_harness::scratch::Scratch;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, Output},
+};
+
+/// `work` has a branch that is never taken, and calls a function that is put into it.
+const PROGRAM: &str = r"
+static inline __attribute__((always_inline)) int square(int x) {
+    return x * x;
+}
+__attribute__((noipa)) int work(int n) {
+    int sum = 0;
+    while (n > 0) {
+        n--;
+        if (n % 3 == 0)
+            sum += square(n);
+        else if (n == 1000)
+            sum = -1;
+        sum++;
+    }
+    return sum;
+}
+int main(void) {
+    volatile int sum = work(30);
+    sum += work(5);
+    return 0;
+}";
+
+struct Recorded(Scratch);
+
+impl Recorded {
+    fn new() -> Self {
+        let recorded = Self(Scratch::new().unwrap());
+        fs::write(recorded.0.file("program.c"), PROGRAM).unwrap();
+        recorded.run("cc", &["-g", "-O0", "-no-pie", "-o", "program", "program.c"]);
+        recorded.pugmark(&["record", "--engine", "stepping", "-o", "rec", "--", "./program"]);
+        recorded
+    }
+
+    fn output(&self, program: &str, arguments: &[&str]) -> Option<Output> {
+        Command::new(program).args(arguments).current_dir(self.0.folder()).output().ok()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.output(program, arguments).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn pugmark(&self, arguments: &[&str]) -> String {
+        self.run(env!("CARGO_BIN_EXE_pugmark"), arguments)
+    }
+
+    /// Returns the only function that is annotated.
+    fn annotate(&self, options: &[&str]) -> Value {
+        let text = self.pugmark(&[&["annotate", "--json"], options, &["work", "rec"]].concat());
+        let found: Value = serde_json::from_str(&text).unwrap();
+        let [function] = &found["functions"].as_array().unwrap()[..] else { panic!("{found}") };
+        function.clone()
+    }
+
+    /// Returns the address of `work`.
+    fn address(&self) -> u64 {
+        let names = self.run("nm", &["program"]);
+        let line = names.lines().find(|line| line.ends_with(" T work")).unwrap();
+        u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+    }
+}
+
+/// Returns the count of each instruction of `work` by callgrind: its own, not that of calls.
+fn callgrind(recorded: &Recorded) -> Option<BTreeMap<u64, u64>> {
+    let options = ["--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"];
+    let arguments =
+        [&["--tool=callgrind", "--callgrind-out-file=out"], &options[..], &["./program"]].concat();
+    let output = recorded.output("valgrind", &arguments)?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile = fs::read_to_string(recorded.0.file("out")).unwrap();
+    let (mut counts, mut is_in, mut is_call) = (BTreeMap::new(), false, false);
+    for line in profile.lines() {
+        is_in = line.strip_prefix("fn=").map_or(is_in, |name| name == "work");
+        if let Some((address, count)) = line.strip_prefix("0x").and_then(|line| line.split_once(' '))
+            && !std::mem::take(&mut is_call)
+            && is_in
+        {
+            let address = u64::from_str_radix(address, 16).unwrap();
+            *counts.entry(address).or_default() += count.parse::<u64>().unwrap();
+        }
+        is_call |= line.starts_with("calls=");
+    }
+    Some(counts)
+}
+
+#[test]
+fn each_instruction_has_the_count_of_callgrind_and_those_that_were_not_executed_have_none() {
+    let recorded = Recorded::new();
+    let function = recorded.annotate(&[]);
+    let instructions = function["instructions"].as_array().unwrap();
+    let begin = recorded.address();
+    let number = |value: &Value, name: &str| value[name].as_u64().unwrap();
+    let counts: BTreeMap<u64, u64> =
+        instructions.iter().map(|insn| (begin + number(insn, "offset"), number(insn, "count"))).collect();
+    // All of its instructions are there, as objdump lists them.
+    let listed = recorded.run("objdump", &["-d", "--disassemble=work", "--no-show-raw-insn", "program"]);
+    let listed = listed.lines().filter_map(|line| {
+        u64::from_str_radix(line.trim().split_once(':')?.0, 16).ok().filter(|_| line.starts_with(' '))
+    });
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), listed.collect::<Vec<_>>());
+    assert_eq!(number(&function, "sum"), counts.values().sum::<u64>());
+    // `sum = -1` is never executed.
+    assert_eq!(counts.values().filter(|count| **count == 0).count(), 1, "{function}");
+    let text = recorded.pugmark(&["annotate", "work", "rec"]);
+    assert!(text.starts_with("work (") && text.lines().count() == counts.len() + 2, "{text}");
+    let Some(expected) = callgrind(&recorded) else {
+        return println!("skipped: valgrind is not installed");
+    };
+    let executed: BTreeMap<_, _> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(executed, expected);
+}
+
+#[test]
+fn each_line_has_the_count_of_gcov() {
+    let recorded = Recorded::new();
+    let function = recorded.annotate(&["--source"]);
+    let lines = function["lines"].as_array().unwrap().iter().map(|line| {
+        let number = line["line"].as_str().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap();
+        (number, line["count"].as_u64().unwrap())
+    });
+    let mut lines: BTreeMap<_, _> = lines.collect();
+    // The end of a function is no line to gcov.
+    assert_eq!(lines.remove(&16), Some(2), "{lines:?}");
+    recorded.run("cc", &["-O0", "--coverage", "-o", "counted", "program.c"]);
+    recorded.run("./counted", &[]);
+    let Some(output) = recorded.output("gcov", &["-t", "counted-program.c"]) else {
+        return println!("skipped: gcov is not installed");
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let gcov: BTreeMap<usize, u64> = text
+        .lines()
+        .filter_map(|line| {
+            let mut columns = line.split(':').map(str::trim);
+            let count = columns.next()?.replace("#####", "0");
+            Some((columns.next()?.parse().ok()?, count.trim_end_matches('*').parse().ok()?))
+        })
+        .collect();
+    assert_eq!((lines.len(), lines[&12]), (11, 0), "{lines:?}");
+    let of_work: BTreeMap<_, _> = gcov.into_iter().filter(|(line, _)| lines.contains_key(line)).collect();
+    assert_eq!(lines, of_work, "{text}");
+    let shown = recorded.pugmark(&["annotate", "--source", "work", "rec"]);
+    assert!(shown.lines().any(|line| line.ends_with("sum += square(n);")), "{shown}");
+}
+
+#[test]
+fn a_function_that_was_not_executed_is_refused_with_similar_names() {
+    let recorded = Recorded::new();
+    let output = |words: &[&str]| recorded.output(env!("CARGO_BIN_EXE_pugmark"), words).unwrap();
+    let refused = output(&["annotate", "wrok", "rec"]);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text.contains("no function wrok was executed; similar names: work"), "{text}");
+    assert!(!output(&["annotate", "--object", "libc.so.6", "work", "rec"]).status.success());
+    // Of the first call alone.
+    let part = recorded.annotate(&["--between", "work"]);
+    assert_eq!(part["instructions"][0]["count"], 1, "{part}");
+}
