@@ -42,6 +42,9 @@ pub(crate) struct RunOptions {
     /// Boot the example by GRUB, from a CD, with the BIOS below it
     #[arg(long, requires = "example")]
     grub: bool,
+    /// With `--grub`: UEFI firmware (OVMF) below it, and not the BIOS
+    #[arg(long, requires = "grub")]
+    uefi: bool,
     /// The machine's number of processors; our kernel traces on all of them at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     processors: u16,
@@ -108,7 +111,7 @@ fn run_example(name: &str, options: &RunOptions, images: &Images) -> Result<Exit
     let image = build_example(name)?;
     let print = |line: &str| println!("{line}");
     let outcome = match options.grub {
-        true => examples::boot_by_grub(images, name, &image, print)?,
+        true => examples::boot_by_grub(images, name, &image, options.uefi, print)?,
         false => examples::machine(images, name, &image, &options.monitor).run(print)?,
     };
     if let Some(file) = &options.truth {

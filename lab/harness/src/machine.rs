@@ -20,7 +20,7 @@ use crate::time_limits::{ProgressWatch, TimeLimits, TimedOut};
 use crate::truth::{self, LogPlace, Truth};
 
 /// QEMU's exit status after the guest has written 0x10 to the debug-exit port: everything passed.
-const EXIT_PASSED: i32 = (0x10 << 1) | 1;
+pub(crate) const EXIT_PASSED: i32 = (0x10 << 1) | 1;
 /// The same for 0x11: something failed.
 const EXIT_FAILED: i32 = (0x11 << 1) | 1;
 

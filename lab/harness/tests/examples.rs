@@ -53,16 +53,29 @@ fn a_kernel_in_c_is_told_why_a_processor_without_intel_pt_traces_nothing() {
     assert_eq!(outcome.transcript.runs[0].end, Some(End::Fail(reason.into())));
 }
 
-#[test]
-fn grub_boots_each_example_from_a_cd_and_its_output_is_right() {
+/// Boots examples by GRUB, with the BIOS or UEFI firmware below it.
+fn are_right_by_grub(names: &[&str], uefi: bool) {
     if let Err(missing) = Command::new("grub-mkrescue").arg("--version").output() {
         return println!("skipped: grub-mkrescue: {missing}");
     }
     let images = Images::build().unwrap();
-    for name in EXAMPLES {
+    for name in names {
         let image = build_example(name).unwrap();
-        let outcome = boot_by_grub(&images, name, &image, |_| {}).unwrap();
+        let outcome = boot_by_grub(&images, name, &image, uefi, |_| {}).unwrap();
         check(name, &image, &outcome).unwrap();
+    }
+}
+
+#[test]
+fn grub_boots_each_example_from_a_cd_and_its_output_is_right() {
+    are_right_by_grub(&EXAMPLES, false);
+}
+
+#[test]
+fn grub_boots_examples_on_uefi_firmware_and_their_output_is_right() {
+    match Path::new("/usr/share/OVMF/OVMF_CODE_4M.fd").exists() {
+        true => are_right_by_grub(&["live", "panic", "c"], true),
+        false => println!("skipped: there is no UEFI firmware OVMF (Debian's package ovmf)"),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::cd;
 use crate::images::Images;
-use crate::machine::{Machine, Outcome};
+use crate::machine::{EXIT_PASSED, Machine, Outcome};
 use crate::report::{End, Transcript};
 use crate::scratch::Scratch;
 use crate::truth::hash;
@@ -24,7 +24,7 @@ const PROFILE: &str = "skylake";
 const PROCESSORS: u16 = 4;
 
 /// The time in which an example that GRUB boots has ended.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Returns the machine on which the example `name` is booted; `image` is its file.
 #[must_use]
@@ -39,12 +39,18 @@ fn processors(name: &str) -> u16 {
     if ["lossless", "panic"].contains(&name) { PROCESSORS } else { 1 }
 }
 
-/// Boots an example by GRUB, from a CD in the machine's drive, with the BIOS below it. Calls `watch` for each line that
-/// it has written.
+/// Boots an example by GRUB, from a CD in the machine's drive, with the BIOS below it, or UEFI firmware. Calls `watch`
+/// for each line that it has written.
 ///
 /// # Errors
 /// If the CD cannot be made, the machine does not start, or the example ends without its closing line.
-pub fn boot_by_grub(images: &Images, name: &str, image: &Path, watch: impl FnMut(&str)) -> Result<Outcome> {
+pub fn boot_by_grub(
+    images: &Images,
+    name: &str,
+    image: &Path,
+    uefi: bool,
+    watch: impl FnMut(&str),
+) -> Result<Outcome> {
     let scratch = Scratch::new()?;
     let [cd, text] = ["cd.iso", "text"].map(|file| scratch.file(file));
     cd::make(image, &scratch.file("tree"), &cd)?;
@@ -52,19 +58,22 @@ pub fn boot_by_grub(images: &Images, name: &str, image: &Path, watch: impl FnMut
         monitor: images.monitor.clone(),
         options: format!("profile={PROFILE}"),
         source: BootSource::Cdrom(cd),
-        uefi: false,
+        uefi,
         processors: processors(name),
-        memory: 256,
+        // UEFI firmware needs more than the BIOS.
+        memory: 512,
         logs_each: true,
         limit: Some(LIMIT),
         arguments: vec![],
     };
-    let mut transcript = Transcript::default();
     let booted = boot.run(&scratch, Console::File(&text), || false, |_| {})?;
     let text = String::from_utf8_lossy(&std::fs::read(&text)?).into_owned();
-    text.lines().try_for_each(|line| transcript.line(line))?;
-    text.lines().for_each(watch);
-    ensure!(booted.ending == Ending::Exit(33), "it ended with {:?}:\n{text}", booted.ending);
+    ensure!(booted.ending == Ending::Exit(EXIT_PASSED), "it ended with {:?}:\n{text}", booted.ending);
+    // UEFI firmware ends its own text without a newline.
+    let own = text.find(&format!("run {name}")).map_or("", |start| &text[start..]);
+    let mut transcript = Transcript::default();
+    own.lines().try_for_each(|line| transcript.line(line))?;
+    own.lines().for_each(watch);
     Ok(Outcome { transcript, truth: booted.truth, dump: vec![] })
 }
 
