@@ -3,7 +3,6 @@
 use super::{
     Session, TraceSlice, beside, layers,
     switch::{SwitchedSink, TraceOwner},
-    window::WindowedSink,
 };
 use pugmark_decoder_core::{
     block_cache::{BlockCache, ExecutionSink, WORDS_PER_BLOCK},
@@ -89,12 +88,11 @@ impl<'a> Session<'a> {
         if self.windows.is_empty() {
             return self.follow_all(traces, sinks);
         }
-        let mut sinks: Vec<_> = sinks.iter_mut().map(|sink| WindowedSink::new(self, sink)).collect();
-        self.follow_all(traces, &mut sinks);
+        self.follow_windows(traces, sinks);
     }
 
     /// Follows them, whatever the windows are.
-    fn follow_all<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
+    pub(super) fn follow_all<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
         let on_two = !S::IS_LIGHT && !S::INSNS && !S::EDGES && S::BLOCKS && self.size() >= LARGE;
         let sections = self
             .sections

@@ -25,9 +25,117 @@ impl Session<'_> {
     }
 }
 
+impl<'a> Session<'a> {
+    /// Follows traces, and passes on what lies in the windows.
+    pub(super) fn follow_windows<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
+        match (S::INSNS, S::SPANS) {
+            (false, false) => self.follow_windows_of::<S, false, false>(traces, sinks),
+            (false, true) => self.follow_windows_of::<S, false, true>(traces, sinks),
+            (true, false) => self.follow_windows_of::<S, true, false>(traces, sinks),
+            (true, true) => self.follow_windows_of::<S, true, true>(traces, sinks),
+        }
+    }
+
+    fn follow_windows_of<S: SliceSink, const INSNS: bool, const SPANS: bool>(
+        &self,
+        traces: Range<usize>,
+        sinks: &mut [S],
+    ) {
+        let mut windowed: Vec<_> =
+            sinks.iter_mut().map(|sink| WindowedSink::<INSNS, SPANS>::new(self, sink)).collect();
+        self.follow_all(traces, &mut windowed);
+    }
+}
+
+/// The calls and the constants of a [`SliceSink`] whose type is not known: the decoder is compiled once for each type
+/// of sink that it knows.
+trait AnySink {
+    /// Returns [`ExecutionSink::BLOCKS`], [`ExecutionSink::NUMBERS`] and [`SliceSink::SEES_OUTSIDE`].
+    fn wants(&self) -> (bool, bool, bool);
+    fn turn_to_cache(&mut self, cache: usize);
+    fn begins(&mut self, slice: &TraceSlice);
+    fn stops(&mut self, end: SliceEnd);
+    fn turns(&mut self, is_inside: bool, ip: u64);
+    fn loses_outside(&mut self);
+    fn is_done(&self) -> bool;
+    fn numbered(&mut self, generation: u64);
+    fn insns(&mut self, insns: InstructionRun);
+    fn span(&mut self, span: Span);
+    fn passes(&mut self, number: u32) -> bool;
+    fn block(&mut self, block: &Block);
+    fn event(&mut self, event: &Event);
+    fn lost(&mut self, lost: &Lost);
+    fn reached(&mut self, offset: u64);
+}
+
+impl<S: SliceSink> AnySink for S {
+    fn wants(&self) -> (bool, bool, bool) {
+        (S::BLOCKS, S::NUMBERS, S::SEES_OUTSIDE)
+    }
+
+    fn turn_to_cache(&mut self, cache: usize) {
+        SliceSink::turn_to_cache(self, cache);
+    }
+
+    fn begins(&mut self, slice: &TraceSlice) {
+        SliceSink::begins(self, slice);
+    }
+
+    fn stops(&mut self, end: SliceEnd) {
+        SliceSink::stops(self, end);
+    }
+
+    fn turns(&mut self, is_inside: bool, ip: u64) {
+        SliceSink::turns(self, is_inside, ip);
+    }
+
+    fn loses_outside(&mut self) {
+        SliceSink::loses_outside(self);
+    }
+
+    fn is_done(&self) -> bool {
+        SliceSink::is_done(self)
+    }
+
+    fn numbered(&mut self, generation: u64) {
+        ExecutionSink::numbered(self, generation);
+    }
+
+    fn insns(&mut self, insns: InstructionRun) {
+        ExecutionSink::insns(self, insns);
+    }
+
+    fn span(&mut self, span: Span) {
+        ExecutionSink::span(self, span);
+    }
+
+    fn passes(&mut self, number: u32) -> bool {
+        ExecutionSink::passes(self, number)
+    }
+
+    fn block(&mut self, block: &Block) {
+        ExecutionSink::block(self, block);
+    }
+
+    fn event(&mut self, event: &Event) {
+        ExecutionSink::event(self, event);
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        ExecutionSink::lost(self, lost);
+    }
+
+    fn reached(&mut self, offset: u64) {
+        ExecutionSink::reached(self, offset);
+    }
+}
+
 /// A sink that passes on what lies in the windows.
-pub(super) struct WindowedSink<'s, 'a, S> {
-    sink: &'s mut S,
+struct WindowedSink<'s, 'a, const INSNS: bool, const SPANS: bool> {
+    sink: &'s mut dyn AnySink,
+    takes_blocks: bool,
+    takes_numbers: bool,
+    sees_outside: bool,
     images: Rc<[Image<'a>]>,
     image: usize,
     lanes: Vec<WindowedLane>,
@@ -62,14 +170,18 @@ impl WindowedLane {
     }
 }
 
-impl<'s, 'a, S: SliceSink> WindowedSink<'s, 'a, S> {
-    pub(super) fn new(session: &Session<'a>, sink: &'s mut S) -> Self {
+impl<'s, 'a, const INSNS: bool, const SPANS: bool> WindowedSink<'s, 'a, INSNS, SPANS> {
+    fn new(session: &Session<'a>, sink: &'s mut dyn AnySink) -> Self {
+        let (takes_blocks, takes_numbers, sees_outside) = sink.wants();
         let lane = |lane| {
             let window = session.window(lane);
             WindowedLane { is_inside: window.start == 0, window, executed: 0 }
         };
         Self {
             sink,
+            takes_blocks,
+            takes_numbers,
+            sees_outside,
             images: session.images.clone(),
             image: 0,
             lanes: (0..session.lanes.len().max(1)).map(lane).collect(),
@@ -82,7 +194,7 @@ impl<'s, 'a, S: SliceSink> WindowedSink<'s, 'a, S> {
     }
 
     fn is_wanted(&self) -> bool {
-        S::SEES_OUTSIDE || self.lanes[self.lane].is_inside
+        self.sees_outside || self.lanes[self.lane].is_inside
     }
 
     /// Enters or leaves the window if the next instruction, at `ip`, does.
@@ -102,7 +214,7 @@ impl<'s, 'a, S: SliceSink> WindowedSink<'s, 'a, S> {
             return;
         }
         insns.iter().for_each(|insns| self.sink.insns(*insns));
-        if !S::NUMBERS || self.sink.passes(number) {
+        if self.takes_blocks && (!self.takes_numbers || self.sink.passes(number)) {
             self.sink.block(block);
         }
     }
@@ -148,9 +260,8 @@ fn split_runs(all: &[InstructionRun], mut count: u64) -> (Vec<InstructionRun>, V
     (before, after)
 }
 
-impl<S: SliceSink> SliceSink for WindowedSink<'_, '_, S> {
-    const ENDS_EARLY: bool = S::ENDS_EARLY;
-    const IS_LIGHT: bool = S::IS_LIGHT;
+impl<const INSNS: bool, const SPANS: bool> SliceSink for WindowedSink<'_, '_, INSNS, SPANS> {
+    const ENDS_EARLY: bool = true;
 
     fn turn_to_cache(&mut self, cache: usize) {
         self.lengths.turn_to(cache);
@@ -173,11 +284,12 @@ impl<S: SliceSink> SliceSink for WindowedSink<'_, '_, S> {
     }
 }
 
-impl<S: SliceSink> ExecutionSink for WindowedSink<'_, '_, S> {
-    const INSNS: bool = S::INSNS;
-    const BLOCKS: bool = S::BLOCKS;
-    const NUMBERS: bool = S::NUMBERS;
-    const SPANS: bool = S::SPANS;
+impl<const INSNS: bool, const SPANS: bool> ExecutionSink for WindowedSink<'_, '_, INSNS, SPANS> {
+    const INSNS: bool = INSNS;
+    const BLOCKS: bool = true;
+    // Instructions come before the number, so none could be passed over.
+    const NUMBERS: bool = !INSNS;
+    const SPANS: bool = SPANS;
 
     fn numbered(&mut self, generation: u64) {
         self.lengths.numbered(generation);
@@ -185,21 +297,7 @@ impl<S: SliceSink> ExecutionSink for WindowedSink<'_, '_, S> {
     }
 
     fn insns(&mut self, insns: InstructionRun) {
-        if S::BLOCKS {
-            return self.insns.push(insns);
-        }
-        let mut rest = insns;
-        while rest.lengths != 0 {
-            let until = self.lanes[self.lane].until_edge();
-            let count = (rest.count() as u64).min(until);
-            let (now, after) = split_insns(rest, count);
-            self.turn(now.ip);
-            self.lanes[self.lane].executed += count;
-            if self.is_wanted() {
-                self.sink.insns(now);
-            }
-            rest = after;
-        }
+        self.insns.push(insns);
     }
 
     fn span(&mut self, span: Span) {
@@ -213,7 +311,7 @@ impl<S: SliceSink> ExecutionSink for WindowedSink<'_, '_, S> {
         if length == 0 || lane.is_at_edge() || length > lane.until_edge() {
             return true;
         }
-        if self.is_wanted() && self.sink.passes(number) {
+        if self.is_wanted() && self.takes_blocks && (!self.takes_numbers || self.sink.passes(number)) {
             self.is_asked_for = true;
             return true;
         }
