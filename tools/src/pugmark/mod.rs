@@ -44,6 +44,7 @@ pub mod pebs;
 pub mod pmc;
 pub mod processor;
 pub mod progress;
+mod protobuf;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod record;
 pub mod recording;

@@ -1,5 +1,6 @@
 //! `pugmark flamegraph`: the cost of each chain of calls, as a picture or as folded stacks.
 
+mod formats;
 mod picture;
 mod tree;
 
@@ -34,10 +35,11 @@ const DEPTH: usize = 256;
 Examples:
   pugmark flamegraph -o a.svg a.rec                   then open a.svg in a browser
   pugmark flamegraph -f folded a.rec                  one line for each chain of calls, for other programs
+  pugmark flamegraph -f pprof -o a.pb.gz a.rec        then go tool pprof -top a.pb.gz
   pugmark flamegraph --diff old.rec -o a.svg new.rec  red has become dearer, blue cheaper
   pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded")]
 pub struct FlameOptions {
-    /// svg: a picture; folded: lines of functions, the outermost first, and a count
+    /// svg: a picture; folded: lines of functions and a count; callgrind, pprof, speedscope
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Svg, hide_possible_values = true)]
     format: FlameFormat,
     /// Count instructions, or time
@@ -66,6 +68,9 @@ pub struct FlameOptions {
 enum FlameFormat {
     Svg,
     Folded,
+    Callgrind,
+    Pprof,
+    Speedscope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,11 +87,15 @@ enum FlameMeasure {
 pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
-    let (tree, unit) = options.tree(&options.input, &mut verdict, &mut progress)?;
     ensure!(
         options.diff.is_none() || options.format == FlameFormat::Svg,
-        "--diff: folded stacks have one count; for the picture leave out -f folded"
+        "--diff: only the picture compares; leave out -f"
     );
+    ensure!(
+        !options.icicle || options.format == FlameFormat::Svg,
+        "--icicle turns the picture over; leave out -f"
+    );
+    let (tree, unit) = options.tree(&options.input, &mut verdict, &mut progress)?;
     let before = options.diff.as_ref().map(|other| {
         let mut input = options.input.clone();
         (input.trace, input.more) = (other.clone(), vec![]);
@@ -98,6 +107,9 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     let fill = |out: &mut dyn Write| match options.format {
         FlameFormat::Svg => out.write_all(picture().svg().as_bytes()),
         FlameFormat::Folded => tree.write_folded(out),
+        FlameFormat::Callgrind => formats::callgrind(&tree, unit, out),
+        FlameFormat::Pprof => out.write_all(&formats::pprof(&tree, unit)),
+        FlameFormat::Speedscope => writeln!(out, "{}", formats::speedscope(&tree, unit)),
     };
     match &options.out {
         None => output::print(fill)?,
@@ -200,7 +212,11 @@ impl FlameStack {
                 }
                 let caller = self.caller();
                 let enter = || tree.child(caller, &name(*to));
-                self.nodes.push(*self.entered.entry((caller, *to)).or_insert_with(enter));
+                let node = *self.entered.entry((caller, *to)).or_insert_with(enter);
+                if let CallEvent::Enter { .. } = what {
+                    tree.count_call(node);
+                }
+                self.nodes.push(node);
             }
             CallEvent::Off => self.enter(tree, NOT_TRACED),
             CallEvent::Loss(_) if self.is_lost => {}

@@ -17,6 +17,8 @@ struct FlameNode {
     name: String,
     /// The function's own cost, without its callees.
     own: u64,
+    /// The number of calls.
+    calls: u64,
     children: Vec<usize>,
 }
 
@@ -41,6 +43,15 @@ impl FlameTree {
     /// Adds to a node's own cost.
     pub(super) fn add(&mut self, node: usize, own: u64) {
         self.nodes[node].own += own;
+    }
+
+    /// Counts a call of a node.
+    pub(super) fn count_call(&mut self, node: usize) {
+        self.nodes[node].calls += 1;
+    }
+
+    pub(super) fn calls(&self, node: usize) -> u64 {
+        self.nodes[node].calls
     }
 
     pub(super) fn name(&self, node: usize) -> &str {
@@ -91,15 +102,25 @@ impl FlameTree {
     /// Writes a line for each chain of calls whose innermost function has a cost of its own: the functions' names from
     /// the outermost on, separated by semicolons, and the cost.
     pub(super) fn write_folded(&self, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+        self.chains(|path| match path.last() {
+            Some(&node) if self.own(node) > 0 => {
+                let name = |node: &usize| self.name(*node).replace(';', ":").replace(char::is_control, " ");
+                let names: Vec<_> = path.iter().map(name).collect();
+                writeln!(out, "{} {}", names.join(";"), self.own(node))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Passes on each chain of calls, the outermost function first, and each after that without its innermost function.
+    pub(super) fn chains(&self, mut chain: impl FnMut(&[usize]) -> io::Result<()>) -> io::Result<()> {
         // A loop instead of recursion: a chain may be longer than this program's own stack.
         let mut left: Vec<_> = self.children(Self::ROOT).into_iter().rev().map(|node| (node, 0)).collect();
-        let mut path: Vec<String> = vec![];
+        let mut path: Vec<usize> = vec![];
         while let Some((node, depth)) = left.pop() {
             path.truncate(depth);
-            path.push(self.name(node).replace(';', ":").replace(char::is_control, " "));
-            if self.own(node) > 0 {
-                writeln!(out, "{} {}", path.join(";"), self.own(node))?;
-            }
+            path.push(node);
+            chain(&path)?;
             left.extend(self.children(node).into_iter().rev().map(|child| (child, depth + 1)));
         }
         Ok(())
