@@ -39,7 +39,7 @@ Examples:
   pugmark flamegraph --diff old.rec -o a.svg new.rec  red has become dearer, blue cheaper
   pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded")]
 pub struct FlameOptions {
-    /// svg: a picture; folded: lines of functions and a count; callgrind, pprof, speedscope
+    /// svg: a picture; folded: lines and a count; callgrind, pprof, speedscope
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Svg, hide_possible_values = true)]
     format: FlameFormat,
     /// Count instructions, or time
