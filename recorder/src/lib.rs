@@ -75,8 +75,8 @@
 //!
 //! In the emulator, a process that vfork or posix_spawn makes has memory of its own: posix_spawn does not return the
 //! error of a program that cannot be executed. System calls that the emulator lacks fail with ENOSYS (clone3, ptrace,
-//! before QEMU 8 execveat), and limits of memory (RLIMIT_AS) are not set. A
-//! process that mounts `/proc` for a namespace of its own may be missing.
+//! before QEMU 8 execveat), and limits of memory (RLIMIT_AS) are not set. A set-user-ID program that the program
+//! executes runs beside the emulator, and is named; one that is recorded itself has no rights of its own.
 
 pub mod files;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

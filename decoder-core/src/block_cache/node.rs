@@ -16,7 +16,7 @@ use crate::block::Block;
 /// | 3 | 20 | it has several calls |
 /// | 3 | 21 | it ends without a branch, and the blocks that follow are known up to one with a branch |
 /// | 3 | 31:24 | its [context](super::context) |
-/// | 4 to 7 | 31:0 | the block after the next one: the word is 4, plus 2 if the first branch is taken, 1 if the second |
+/// | 4 to 7 | 31:0 | the block after the next one: word 4, plus 2 if the first branch is taken, plus 1 if the second |
 ///
 /// Words 4 to 7 are set only if this block is plain and its link is known: to the block, if the next one is plain too
 /// and its link is known, or else to [`NO_PAIR`].
