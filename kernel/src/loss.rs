@@ -15,7 +15,10 @@ use core::fmt;
 ///
 /// OVF packets, by which the processor reports its own buffer overflows, are not counted: they are in the trace, and
 /// the decoder counts them.
+///
+/// Kernels in C have this structure, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Loss {
     /// A region with the STOP flag was full before the PMI was served: the trace from then on is lost, and the last
     /// packet may be cut.

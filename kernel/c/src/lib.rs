@@ -26,9 +26,9 @@ pub use live::{
 pub use memory::Memory;
 pub use outcome::{
     ERROR_ABSENT, ERROR_ARGUMENT, ERROR_BUFFER, ERROR_DECODE, ERROR_SCRATCH, ERROR_SLOT, ERROR_START,
-    ERROR_STOP, Loss, OK, Outcome, pugmark_text,
+    ERROR_STOP, OK, Outcome, pugmark_text,
 };
-pub use processor::{HANDLER_STACK, Interrupted, pugmark_general_protection, pugmark_use_local_apic};
+pub use processor::{HANDLER_STACK, pugmark_general_protection, pugmark_use_local_apic};
 pub use snapshot::pugmark_snapshot;
 pub use trace::{
     STEP_CALL, STEP_INTERRUPT, STEP_INTERRUPT_RETURN, STEP_RETURN, STEP_TAIL_CALL, Step, StepFunction, Trace,

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};
-use pugmark_kernel::loss;
+use pugmark_kernel::loss::Loss;
 use pugmark_kernel::short::ShortError;
 
 /// No error.
@@ -63,44 +63,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The losses of a trace, as [`loss::Loss`] has them: `pugmark_loss`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-#[allow(missing_docs, reason = "the fields of the driver's type")]
-pub struct Loss {
-    pub stop: u64,
-    pub full: u64,
-    pub wrap: u64,
-    pub wrapped_bytes: u64,
-    pub perhaps_wrapped: u64,
-    pub error: u64,
-    pub samples: u64,
-    pub excluded: u64,
-    pub abandoned: u64,
-    pub turned_off: u64,
-    pub trace_stop: u64,
-}
-
-impl From<&loss::Loss> for Loss {
-    fn from(loss: &loss::Loss) -> Self {
-        let &loss::Loss { stop, full, wrap, wrapped_bytes, perhaps_wrapped, error, .. } = loss;
-        let &loss::Loss { samples, excluded, abandoned, turned_off, trace_stop, .. } = loss;
-        Self {
-            stop,
-            full,
-            wrap,
-            wrapped_bytes,
-            perhaps_wrapped,
-            error,
-            samples,
-            excluded,
-            abandoned,
-            turned_off,
-            trace_stop,
-        }
-    }
-}
-
 /// The size of [`Outcome::reason`], with the 0 at its end.
 const REASON: usize = 128;
 
@@ -136,26 +98,14 @@ impl Outcome {
         bytes: 0,
         errors: 0,
         pmis: 0,
-        loss: Loss {
-            stop: 0,
-            full: 0,
-            wrap: 0,
-            wrapped_bytes: 0,
-            perhaps_wrapped: 0,
-            error: 0,
-            samples: 0,
-            excluded: 0,
-            abandoned: 0,
-            turned_off: 0,
-            trace_stop: 0,
-        },
+        loss: Loss::NONE,
         is_whole: 0,
         reason: [0; REASON],
     };
 
     /// Notes the losses, with their text.
-    pub(crate) fn lost(&mut self, loss: &loss::Loss) {
-        self.loss = loss.into();
+    pub(crate) fn lost(&mut self, loss: &Loss) {
+        self.loss = *loss;
         self.is_whole = (loss.is_none() && self.errors == 0).into();
         self.explain(loss);
     }
@@ -248,33 +198,13 @@ mod tests {
 
     #[test]
     fn a_trace_is_whole_without_a_loss_and_without_an_error() {
-        let lost = loss::Loss { wrap: 1, wrapped_bytes: 4096, ..loss::Loss::NONE };
-        for (errors, loss, is_whole) in [(0, loss::Loss::NONE, 1), (1, loss::Loss::NONE, 0), (0, lost, 0)] {
+        let lost = Loss { wrap: 1, wrapped_bytes: 4096, ..Loss::NONE };
+        for (errors, loss, is_whole) in [(0, Loss::NONE, 1), (1, Loss::NONE, 0), (0, lost, 0)] {
             let mut outcome = Outcome { errors, ..Outcome::EMPTY };
             outcome.lost(&loss);
             assert_eq!((outcome.is_whole, outcome.loss.wrap), (is_whole, loss.wrap));
             let text: String = outcome.reason.iter().map(|byte| char::from(*byte as u8)).collect();
             assert!(text.starts_with(if loss.wrap == 0 { "nothing was lost\0" } else { "1 " }), "{text}");
         }
-    }
-
-    #[test]
-    fn each_count_of_a_loss_is_in_its_place() {
-        let loss = loss::Loss {
-            stop: 1,
-            full: 2,
-            wrap: 3,
-            wrapped_bytes: 4,
-            perhaps_wrapped: 5,
-            error: 6,
-            samples: 7,
-            excluded: 8,
-            abandoned: 9,
-            turned_off: 10,
-            trace_stop: 11,
-        };
-        // SAFETY: the structure is eleven numbers of 64 bits.
-        let counts: [u64; 11] = unsafe { core::mem::transmute(Loss::from(&loss)) };
-        assert!(counts.into_iter().eq(1..12));
     }
 }

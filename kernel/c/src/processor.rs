@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use pugmark_kernel::arch::{self, GuardedMsr, fixup};
+use pugmark_kernel::arch::{GuardedMsr, Interrupted, fixup};
 use pugmark_kernel::lapic::{LocalApic, LvtPc, X2Apic, XApic};
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi;
@@ -84,21 +84,6 @@ unsafe impl LocalApic for EitherApic {
     }
 }
 
-/// The registers that a #GP has interrupted: `pugmark_interrupted`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-#[allow(missing_docs, reason = "registers")]
-pub struct Interrupted {
-    pub rbx: u64,
-    pub rbp: u64,
-    pub r12: u64,
-    pub r13: u64,
-    pub r14: u64,
-    pub r15: u64,
-    pub rsp: u64,
-    pub rflags: u64,
-}
-
 /// Ends the #GP handler if an access of the driver faulted at `rip`: the access continues as an error. Returns if the
 /// fault is another one.
 ///
@@ -111,10 +96,9 @@ pub unsafe extern "C" fn pugmark_general_protection(rip: u64, interrupted: *cons
         return;
     };
     // SAFETY: aligned, not null, and valid by the caller's promise.
-    let Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags } = unsafe { *interrupted };
-    let interrupted = arch::Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };
+    let interrupted = unsafe { &*interrupted };
     // SAFETY: the caller promises it.
-    unsafe { fixup.resume(&interrupted) }
+    unsafe { fixup.resume(interrupted) }
 }
 
 #[cfg(test)]

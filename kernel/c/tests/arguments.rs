@@ -158,7 +158,7 @@ fn a_processor_without_intel_pt_is_told_and_all_frames_come_back() {
     let memory =
         Memory { offset: 0, start: 0, bytes: 64 << 10, allocate: Some(allocate), release: Some(release) };
     let trace = Trace { memory, context: (&raw const kernel).cast_mut().cast(), ..trace() };
-    // A start that has failed leaves nothing behind, so the next one is as the first.
+    // A failed start keeps no memory, and a second attempt gets the same errors.
     for _ in 0..2 {
         // SAFETY: all pointers are right.
         assert_eq!(unsafe { pugmark_live_start(live, &trace, &mut outcome) }, ERROR_ABSENT);

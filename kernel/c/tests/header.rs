@@ -1,6 +1,7 @@
 //! `pugmark.h` says what the library has: functions, structures and numbers, as the C compiler reads them.
 
-use pugmark_kernel_c::{HANDLER_STACK, Interrupted, LIVE_BYTES, Live, Loss, Memory, Outcome, Step, Trace};
+use pugmark_kernel::{arch::Interrupted, loss::Loss};
+use pugmark_kernel_c::{HANDLER_STACK, LIVE_BYTES, Live, Memory, Outcome, Step, Trace};
 use quote::ToTokens;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,13 +15,20 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the items of all sources but the kernel's own function.
+/// Returns the items of all sources but the kernel's own function, and the driver's structures for C.
 fn items() -> Vec<Item> {
     let files = fs::read_dir(folder().join("src")).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<PathBuf> = files.filter(|path| !path.ends_with("panic.rs")).collect();
     assert!(files.len() > 5);
-    let text = |path| fs::read_to_string(path).unwrap();
-    files.iter().flat_map(|path| syn::parse_file(&text(path)).unwrap().items).collect()
+    let read = |path: &PathBuf| syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap().items;
+    let driver = ["loss.rs", "arch/guarded.rs"].map(|file| folder().join("../src").join(file));
+    let is_for_c = |item: &Item| matches!(item, Item::Struct(item) if item.attrs.iter().any(is_repr_c));
+    let driver: Vec<_> = driver.iter().flat_map(read).filter(is_for_c).collect();
+    files.iter().flat_map(read).chain(driver).collect()
+}
+
+fn is_repr_c(attribute: &syn::Attribute) -> bool {
+    attribute.path().is_ident("repr") && attribute.parse_args::<syn::Ident>().is_ok_and(|name| name == "C")
 }
 
 /// Returns the C name of a structure: `Interrupted` is `pugmark_interrupted`.
