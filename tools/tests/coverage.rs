@@ -236,6 +236,8 @@ fn inputs_together_have_the_lines_of_lcov_and_each_says_what_it_adds() {
     );
     let of_program = folder.text(&[&["coverage", "--added"][..], &union].concat());
     assert!(of_program.lines().nth(3).is_some_and(|line| line.ends_with(" 0  twenty")), "{of_program}");
+    let refused = folder.pugmark(&["coverage", "--added", "-f", "afl", "ten"]);
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
     folder.text(&[&["coverage", "-f", "lcov", "-o", "union.info"][..], &union].concat());
     let mut lcov = Command::new("lcov");
     lcov.args(inputs.iter().flat_map(|(name, _)| ["-a".into(), format!("{name}.info")]));

@@ -113,8 +113,8 @@ fn is_of(found: &object::File<'_>, bytes: &[u8], file: &object::File<'_>, checks
     }
 }
 
-/// Computes the checksum of a separate file.
-fn crc32(bytes: &[u8]) -> u32 {
+/// Computes the checksum of a separate file, or of a file of gzip.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32| (crc >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(crc & 1));
     let table: [u32; 256] = std::array::from_fn(|byte| (0..8).fold(byte as u32, |crc, _| step(crc)));
     !bytes.iter().fold(!0, |crc, byte| table[usize::from(crc as u8 ^ byte)] ^ crc >> 8)

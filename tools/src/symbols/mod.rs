@@ -39,7 +39,7 @@ mod traced;
 pub(crate) use self::object::SymbolFiles;
 pub use self::object::elf_functions;
 pub(crate) use data::DataSymbols;
-pub(crate) use debug_files::DebugFolders;
+pub(crate) use debug_files::{DebugFolders, crc32};
 pub(crate) use functions::{extent, functions};
 pub use jitdump::JitDump;
 pub use kernel::KernelSymbols;

@@ -6,6 +6,7 @@ use super::{
     super::{protobuf::Message, visitors::Unit},
     tree::FlameTree,
 };
+use crate::symbols::crc32;
 use miniz_oxide::deflate::compress_to_vec;
 use serde_json::json;
 use std::{
@@ -56,45 +57,43 @@ pub(super) fn callgrind(tree: &FlameTree, unit: Unit, out: &mut (impl Write + ?S
     writeln!(out, "\ntotals: {}", tree.total())
 }
 
-/// Returns the tree as speedscope's JSON: each chain of calls is a sample with its cost.
-pub(super) fn speedscope(tree: &FlameTree, unit: Unit) -> String {
-    let unit = if unit == Unit::Nanoseconds { "nanoseconds" } else { "none" };
-    let (mut numbers, mut frames) = (HashMap::<String, usize>::new(), vec![]);
-    let (mut samples, mut weights) = (vec![], vec![]);
-    let chain = |path: &[usize]| {
-        if let Some(&node) = path.last()
-            && tree.own(node) > 0
-        {
-            let number = |node: &usize| {
-                let name = tree.name(*node);
-                *numbers.entry(name.to_owned()).or_insert_with(|| {
-                    frames.push(json!({ "name": name }));
-                    frames.len() - 1
-                })
-            };
-            samples.push(path.iter().map(number).collect::<Vec<_>>());
-            weights.push(tree.own(node));
-        }
+/// Writes the tree as speedscope's JSON: functions are opened and closed as if each chain of calls were executed once,
+/// for as long as its cost. Its size follows the number of chains, not their length.
+pub(super) fn speedscope(tree: &FlameTree, unit: Unit, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+    let (mut numbers, mut frames) = (HashMap::<&str, usize>::new(), vec![]);
+    let (mut events, mut open, mut at) = (vec![], vec![], 0);
+    tree.chains(|path| {
+        let Some(&node) = path.last() else { return Ok(()) };
+        close(&mut events, open.drain(path.len() - 1..), at);
+        let name = tree.name(node);
+        let frame = *numbers.entry(name).or_insert_with(|| {
+            frames.push(json!({ "name": name }));
+            frames.len() - 1
+        });
+        events.push(format!(r#"{{"type":"O","frame":{frame},"at":{at}}}"#));
+        open.push(frame);
+        at += tree.own(node);
         Ok(())
-    };
-    // Nothing is written, so nothing fails.
-    let _ = tree.chains(chain);
-    let profile = json!({
-        "type": "sampled",
-        "name": "pugmark",
-        "unit": unit,
-        "startValue": 0,
-        "endValue": tree.total(),
-        "samples": samples,
-        "weights": weights,
-    });
-    json!({
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "exporter": concat!("pugmark ", env!("CARGO_PKG_VERSION")),
-        "shared": { "frames": frames },
-        "profiles": [profile],
-    })
-    .to_string()
+    })?;
+    close(&mut events, open.drain(..), at);
+    let unit = if unit == Unit::Nanoseconds { "nanoseconds" } else { "none" };
+    let creator = concat!("pugmark ", env!("CARGO_PKG_VERSION"));
+    write!(
+        out,
+        r#"{{"$schema":"https://www.speedscope.app/file-format-schema.json","exporter":"{creator}",
+"shared":{{"frames":{}}},
+"profiles":[{{"type":"evented","name":"pugmark","unit":"{unit}","startValue":0,"endValue":{at},"events":[
+{}
+]}}]}}
+"#,
+        json!(frames),
+        events.join(",\n")
+    )
+}
+
+/// Adds the ends of open functions, the innermost first.
+fn close(events: &mut Vec<String>, open: std::vec::Drain<'_, usize>, at: u64) {
+    events.extend(open.rev().map(|frame| format!(r#"{{"type":"C","frame":{frame},"at":{at}}}"#)));
 }
 
 /// Returns the tree as a profile of pprof: each chain of calls is a sample with its cost. A protocol buffer in gzip's
@@ -159,25 +158,33 @@ impl Strings {
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut file = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     file.extend(compress_to_vec(bytes, 6));
-    file.extend(crc(bytes).to_le_bytes());
+    file.extend(crc32(bytes).to_le_bytes());
     file.extend((bytes.len() as u32).to_le_bytes());
     file
-}
-
-fn crc(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, byte: &u8| {
-        let shift = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 };
-        (0..8).fold(crc ^ u32::from(*byte), shift)
-    };
-    !bytes.iter().fold(!0, step)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns a tree in which each of `depth` functions calls the next one.
+    fn chain(depth: u64) -> FlameTree {
+        let mut tree = FlameTree::new();
+        (1..=depth).fold(FlameTree::ROOT, |caller, own| {
+            let node = tree.child(caller, &format!("f{own}"));
+            tree.add(node, own);
+            node
+        });
+        tree
+    }
+
     #[test]
-    fn a_crc_is_that_of_the_standards_example() {
-        assert_eq!(crc(b"123456789"), 0xcbf4_3926);
+    fn speedscopes_file_grows_with_the_chains_not_with_their_square() {
+        let size = |depth| {
+            let mut file = vec![];
+            speedscope(&chain(depth), Unit::Instructions, &mut file).unwrap();
+            file.len() as u64
+        };
+        assert!(size(4000) < 5 * size(1000), "{} {}", size(1000), size(4000));
     }
 }

@@ -109,7 +109,7 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
         FlameFormat::Folded => tree.write_folded(out),
         FlameFormat::Callgrind => formats::callgrind(&tree, unit, out),
         FlameFormat::Pprof => out.write_all(&formats::pprof(&tree, unit)),
-        FlameFormat::Speedscope => writeln!(out, "{}", formats::speedscope(&tree, unit)),
+        FlameFormat::Speedscope => formats::speedscope(&tree, unit, out),
     };
     match &options.out {
         None => output::print(fill)?,

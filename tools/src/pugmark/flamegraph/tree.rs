@@ -102,10 +102,11 @@ impl FlameTree {
     /// Writes a line for each chain of calls whose innermost function has a cost of its own: the functions' names from
     /// the outermost on, separated by semicolons, and the cost.
     pub(super) fn write_folded(&self, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+        let name = |node: &FlameNode| node.name.replace(';', ":").replace(char::is_control, " ");
+        let names: Vec<_> = self.nodes.iter().map(name).collect();
         self.chains(|path| match path.last() {
             Some(&node) if self.own(node) > 0 => {
-                let name = |node: &usize| self.name(*node).replace(';', ":").replace(char::is_control, " ");
-                let names: Vec<_> = path.iter().map(name).collect();
+                let names: Vec<_> = path.iter().map(|node| &*names[*node]).collect();
                 writeln!(out, "{} {}", names.join(";"), self.own(node))
             }
             _ => Ok(()),

@@ -1,14 +1,9 @@
 //! `pugmark flamegraph` in formats of other programs: callgrind_annotate and Go's pprof must read from them what
 //! `pugmark report` counts, and speedscope's JSON must have the folded stacks.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use pugmark_harness::scratch::Scratch;
+use super::Recorded;
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    fs,
-    process::{Command, Output},
-};
+use std::{collections::BTreeMap, fs};
 
 const PROGRAM: &str = r"
 #define ALONE __attribute__((noipa))
@@ -21,32 +16,11 @@ int main(void) {
     return 0;
 }";
 
-struct Recorded(Scratch);
+fn recorded() -> Recorded {
+    Recorded::new(PROGRAM, &["-O1"], &[])
+}
 
 impl Recorded {
-    fn new() -> Self {
-        let recorded = Self(Scratch::new().unwrap());
-        fs::write(recorded.0.file("program.c"), PROGRAM).unwrap();
-        recorded.run("cc", &["-g", "-O1", "-o", "program", "program.c"]);
-        recorded.pugmark(&["record", "--engine", "stepping", "-o", "rec", "--", "./program"]);
-        recorded
-    }
-
-    fn output(&self, program: &str, arguments: &[&str]) -> Option<Output> {
-        Command::new(program).args(arguments).current_dir(self.0.folder()).output().ok()
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.output(program, arguments).unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn pugmark(&self, arguments: &[&str]) -> String {
-        self.run(env!("CARGO_BIN_EXE_pugmark"), arguments)
-    }
-
     /// Writes a profile into a file with the name of its format.
     fn write(&self, format: &str) {
         self.pugmark(&["flamegraph", "-f", format, "-o", format, "rec"]);
@@ -74,7 +48,7 @@ fn summed(counts: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> 
 
 #[test]
 fn callgrind_annotate_reads_each_functions_instructions() {
-    let recorded = Recorded::new();
+    let recorded = recorded();
     recorded.write("callgrind");
     let Some(output) = recorded.output("callgrind_annotate", &["--threshold=100", "--auto=no", "callgrind"])
     else {
@@ -107,7 +81,7 @@ fn callgrind_annotate_reads_each_functions_instructions() {
 
 #[test]
 fn pprof_reads_each_functions_instructions() {
-    let recorded = Recorded::new();
+    let recorded = recorded();
     recorded.write("pprof");
     let arguments = ["tool", "pprof", "-top", "-nodecount=1000", "-nodefraction=0", "-unit=count", "pprof"];
     let Some(output) = recorded.output("go", &arguments) else {
@@ -130,25 +104,33 @@ fn pprof_reads_each_functions_instructions() {
 
 #[test]
 fn speedscope_has_the_folded_stacks() {
-    let recorded = Recorded::new();
+    let recorded = recorded();
     recorded.write("speedscope");
     let file: Value = serde_json::from_slice(&fs::read(recorded.0.file("speedscope")).unwrap()).unwrap();
     let frames = file["shared"]["frames"].as_array().unwrap();
     let profile = &file["profiles"][0];
     let name = |frame: &Value| frames[frame.as_u64().unwrap() as usize]["name"].as_str().unwrap();
-    let samples = profile["samples"].as_array().unwrap().iter().zip(profile["weights"].as_array().unwrap());
-    let lines = samples.map(|(stack, weight)| {
-        let names: Vec<_> = stack.as_array().unwrap().iter().map(name).collect();
-        format!("{} {weight}", names.join(";"))
-    });
+    // The time until the next event is the cost of the functions that are open.
+    let (mut open, mut at, mut lines) = (vec![], 0, vec![]);
+    for event in profile["events"].as_array().unwrap() {
+        let now = event["at"].as_u64().unwrap();
+        if now > at {
+            lines.push(format!("{} {}", open.join(";"), now - at));
+        }
+        at = now;
+        match event["type"].as_str().unwrap() {
+            "O" => open.push(name(&event["frame"])),
+            _ => assert_eq!(open.pop(), Some(name(&event["frame"]))),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
     let folded = recorded.pugmark(&["flamegraph", "-f", "folded", "rec"]);
-    assert_eq!(lines.collect::<Vec<_>>(), folded.lines().collect::<Vec<_>>());
+    assert_eq!(lines, folded.lines().collect::<Vec<_>>());
     assert_eq!(profile["endValue"], recorded.reported().values().sum::<u64>());
-    assert_eq!((&profile["type"], &profile["unit"]), (&"sampled".into(), &"none".into()));
+    assert_eq!((&profile["type"], &profile["unit"]), (&"evented".into(), &"none".into()));
     // Options of the picture are refused.
     for option in [&["--icicle"][..], &["--diff", "rec"]] {
         let words = [&["flamegraph", "-f", "pprof"], option, &["rec"]].concat();
-        let output = recorded.output(env!("CARGO_BIN_EXE_pugmark"), &words).unwrap();
-        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{option:?}");
+        assert_eq!(recorded.refused(&words).0, Some(1), "{option:?}");
     }
 }

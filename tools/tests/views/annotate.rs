@@ -1,13 +1,8 @@
 //! `pugmark annotate`: each instruction of a function must have callgrind's count, and each line of source gcov's.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use pugmark_harness::scratch::Scratch;
+use super::Recorded;
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    fs,
-    process::{Command, Output},
-};
+use std::{collections::BTreeMap, fs};
 
 /// `work` has a branch that is never taken, and calls a function that is put into it.
 const PROGRAM: &str = r"
@@ -32,32 +27,11 @@ int main(void) {
     return 0;
 }";
 
-struct Recorded(Scratch);
+fn recorded() -> Recorded {
+    Recorded::new(PROGRAM, &["-O0", "-no-pie"], &[])
+}
 
 impl Recorded {
-    fn new() -> Self {
-        let recorded = Self(Scratch::new().unwrap());
-        fs::write(recorded.0.file("program.c"), PROGRAM).unwrap();
-        recorded.run("cc", &["-g", "-O0", "-no-pie", "-o", "program", "program.c"]);
-        recorded.pugmark(&["record", "--engine", "stepping", "-o", "rec", "--", "./program"]);
-        recorded
-    }
-
-    fn output(&self, program: &str, arguments: &[&str]) -> Option<Output> {
-        Command::new(program).args(arguments).current_dir(self.0.folder()).output().ok()
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.output(program, arguments).unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn pugmark(&self, arguments: &[&str]) -> String {
-        self.run(env!("CARGO_BIN_EXE_pugmark"), arguments)
-    }
-
     /// Returns the only function that is annotated.
     fn annotate(&self, options: &[&str]) -> Value {
         let text = self.pugmark(&[&["annotate", "--json"], options, &["work", "rec"]].concat());
@@ -99,7 +73,7 @@ fn callgrind(recorded: &Recorded) -> Option<BTreeMap<u64, u64>> {
 
 #[test]
 fn each_instruction_has_the_count_of_callgrind_and_those_that_were_not_executed_have_none() {
-    let recorded = Recorded::new();
+    let recorded = recorded();
     let function = recorded.annotate(&[]);
     let instructions = function["instructions"].as_array().unwrap();
     let begin = recorded.address();
@@ -126,7 +100,7 @@ fn each_instruction_has_the_count_of_callgrind_and_those_that_were_not_executed_
 
 #[test]
 fn each_line_has_the_count_of_gcov() {
-    let recorded = Recorded::new();
+    let recorded = recorded();
     let function = recorded.annotate(&["--source"]);
     let lines = function["lines"].as_array().unwrap().iter().map(|line| {
         let number = line["line"].as_str().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap();
@@ -158,13 +132,11 @@ fn each_line_has_the_count_of_gcov() {
 
 #[test]
 fn a_function_that_was_not_executed_is_refused_with_similar_names() {
-    let recorded = Recorded::new();
-    let output = |words: &[&str]| recorded.output(env!("CARGO_BIN_EXE_pugmark"), words).unwrap();
-    let refused = output(&["annotate", "wrok", "rec"]);
-    let text = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(1));
+    let recorded = recorded();
+    let (status, text) = recorded.refused(&["annotate", "wrok", "rec"]);
+    assert_eq!(status, Some(1));
     assert!(text.contains("no function wrok was executed; similar names: work"), "{text}");
-    assert!(!output(&["annotate", "--object", "libc.so.6", "work", "rec"]).status.success());
+    recorded.refused(&["annotate", "--object", "libc.so.6", "work", "rec"]);
     // Of the first call alone.
     let part = recorded.annotate(&["--between", "work"]);
     assert_eq!(part["instructions"][0]["count"], 1, "{part}");

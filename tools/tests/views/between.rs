@@ -1,14 +1,9 @@
 //! `--between`: a part of a recording, by times, calls and PTWRITEs, in all commands that have the option. Two parts
 //! that meet must have everything once, and callgrind must count as many instructions in a call.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use pugmark_harness::scratch::Scratch;
+use super::Recorded;
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    fs,
-    process::{Command, Output},
-};
+use std::{collections::BTreeMap, fs};
 
 /// `work` is called twice, and calls `leaf`; a thread of its own calls `other`.
 const PROGRAM: &str = r"
@@ -27,44 +22,20 @@ int main(void) {
     return 0;
 }";
 
-struct Recorded(Scratch);
+fn recorded(options: &[&str]) -> Recorded {
+    Recorded::new(PROGRAM, &["-O1", "-pthread"], options)
+}
 
 impl Recorded {
-    fn new(options: &[&str]) -> Self {
-        let recorded = Self(Scratch::new().unwrap());
-        fs::write(recorded.0.file("program.c"), PROGRAM).unwrap();
-        recorded.run("cc", &["-g", "-O1", "-pthread", "-o", "program", "program.c"]);
-        let record = ["record", "--engine", "stepping", "-o", "rec"];
-        recorded.text(&[&record, options, &["--", "./program"]].concat());
-        recorded
-    }
-
-    fn output(&self, program: &str, arguments: &[&str]) -> Output {
-        Command::new(program).args(arguments).current_dir(self.0.folder()).output().unwrap()
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.output(program, arguments);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn text(&self, arguments: &[&str]) -> String {
-        self.run(env!("CARGO_BIN_EXE_pugmark"), arguments)
-    }
-
     /// Returns what a command prints of a part of the recording, as JSON.
     fn json(&self, command: &[&str], part: &str) -> Value {
-        let text = self.text(&[command, &["--json", "--between", part, "rec"]].concat());
+        let text = self.pugmark(&[command, &["--json", "--between", part, "rec"]].concat());
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Returns the exit status and what is said of a part that cannot be shown.
-    fn refused(&self, command: &[&str], part: &str) -> (Option<i32>, String) {
-        let arguments = [command, &["--between", part, "rec"]].concat();
-        let output = self.output(env!("CARGO_BIN_EXE_pugmark"), &arguments);
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    /// Returns the number of the first thread.
+    fn tid(&self) -> String {
+        self.pugmark(&["script", "-F", "tid", "rec"]).lines().next().unwrap().trim().to_owned()
     }
 }
 
@@ -82,8 +53,8 @@ fn counts(report: &Value) -> BTreeMap<String, [u64; 3]> {
 
 #[test]
 fn the_parts_before_and_after_a_time_have_everything_once() {
-    let recorded = Recorded::new(&["--tsc", "--mtc", "--cyc"]);
-    let times = |part: &str| recorded.text(&["script", "-F", "tid,time,ip", "--between", part, "rec"]);
+    let recorded = recorded(&["--tsc", "--mtc", "--cyc"]);
+    let times = |part: &str| recorded.pugmark(&["script", "-F", "tid,time,ip", "--between", part, "rec"]);
     let time = |line: &str| -> f64 {
         line.split_whitespace().find_map(|word| word.strip_suffix(':')).unwrap().parse().unwrap()
     };
@@ -114,11 +85,12 @@ fn the_parts_before_and_after_a_time_have_everything_once() {
 
 #[test]
 fn a_call_is_the_part_from_its_first_instruction_to_its_return() {
-    let recorded = Recorded::new(&[]);
+    let recorded = recorded(&[]);
     let instructions = |part: &str| recorded.json(&["report"], part)["instructions"].as_u64().unwrap();
-    let listed = |part: &str| recorded.text(&["script", "-F", "sym", "--between", part, "rec"]);
+    let listed = |part: &str| recorded.pugmark(&["script", "-F", "sym", "--between", part, "rec"]);
     // Both threads: each has its own first call.
-    let all: Vec<_> = recorded.text(&["script", "-F", "tid,sym", "rec"]).lines().map(str::to_owned).collect();
+    let all: Vec<_> =
+        recorded.pugmark(&["script", "-F", "tid,sym", "rec"]).lines().map(str::to_owned).collect();
     let mut first = BTreeMap::<&str, (usize, bool)>::new();
     for line in &all {
         let (tid, symbol) = line.trim().split_once(' ').unwrap();
@@ -134,7 +106,7 @@ fn a_call_is_the_part_from_its_first_instruction_to_its_return() {
     let before_after = listed("work,after");
     assert_eq!(before_after.lines().filter(|symbol| symbol.trim() == "leaf").count(), 50 * 2 + 4 * 2);
     // All who have called it are there, though they were called before.
-    let stacks = recorded.text(&["flamegraph", "-f", "folded", "--between", "work", "rec"]);
+    let stacks = recorded.pugmark(&["flamegraph", "-f", "folded", "--between", "work", "rec"]);
     assert!(stacks.lines().any(|stack| stack.contains(";main;work;leaf ")), "{stacks}");
     let sum: u64 = stacks.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(sum, expected as u64);
@@ -143,10 +115,10 @@ fn a_call_is_the_part_from_its_first_instruction_to_its_return() {
     assert_eq!(recorded.json(&["calls", "--stats", "--of", "leaf"], "work")["calls"], 54);
     let edges = recorded.json(&["coverage", "-f", "edges"], "work");
     assert!(!edges["edges"].as_array().unwrap().is_empty(), "{edges}");
-    let last = recorded.text(&["last", "-n", "1", "--between", "work,after", "rec"]);
+    let last = recorded.pugmark(&["last", "-n", "1", "--between", "work,after", "rec"]);
     assert!(last.contains("it ended at main+"), "{last}");
     let drawn =
-        recorded.text(&["timeline", "-f", "firefox", "-o", "x.json", "--between", "work,after", "rec"]);
+        recorded.pugmark(&["timeline", "-f", "firefox", "-o", "x.json", "--between", "work,after", "rec"]);
     assert!(drawn.ends_with(" of 2 threads\n"), "{drawn}");
     callgrind_agrees(&recorded);
 }
@@ -154,8 +126,7 @@ fn a_call_is_the_part_from_its_first_instruction_to_its_return() {
 /// Checks the instructions of the calls of `after`, which is called once.
 fn callgrind_agrees(recorded: &Recorded) {
     let arguments = ["--tool=callgrind", "--callgrind-out-file=out", "--toggle-collect=after", "./program"];
-    let Ok(output) = Command::new("valgrind").args(arguments).current_dir(recorded.0.folder()).output()
-    else {
+    let Some(output) = recorded.output("valgrind", &arguments) else {
         return println!("skipped: valgrind is not installed");
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -167,25 +138,18 @@ fn callgrind_agrees(recorded: &Recorded) {
 
 #[test]
 fn instructions_are_numbers_where_there_is_no_time() {
-    let recorded = Recorded::new(&[]);
+    let recorded = recorded(&[]);
     let lines = |part: &str| {
-        recorded.text(&["script", "-F", "ip", "--tid", &recorded.tid(), "--between", part, "rec"])
+        recorded.pugmark(&["script", "-F", "ip", "--tid", &recorded.tid(), "--between", part, "rec"])
     };
     let all = lines(",");
     let expected: Vec<_> = all.lines().skip(100).take(23).collect();
     assert_eq!(lines("100,123").lines().collect::<Vec<_>>(), expected);
 }
 
-impl Recorded {
-    /// Returns the number of the first thread.
-    fn tid(&self) -> String {
-        self.text(&["script", "-F", "tid", "rec"]).lines().next().unwrap().trim().to_owned()
-    }
-}
-
 #[test]
 fn a_part_that_is_not_there_is_refused_with_similar_names() {
-    let recorded = Recorded::new(&[]);
+    let recorded = recorded(&[]);
     for (command, part, status, words) in [
         (
             &["report"][..],
@@ -206,7 +170,7 @@ fn a_part_that_is_not_there_is_refused_with_similar_names() {
         (&["decode"], "work", 2, "unexpected argument '--between'"),
         (&["bench"], "work", 2, "unexpected argument '--between'"),
     ] {
-        let (code, text) = recorded.refused(command, part);
+        let (code, text) = recorded.refused(&[command, &["--between", part, "rec"]].concat());
         assert!(code == Some(status) && text.contains(words), "{command:?} {part}: {code:?} {text}");
     }
 }
