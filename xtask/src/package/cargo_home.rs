@@ -1,16 +1,23 @@
-//! A home for cargo in which no package of the workspace was unpacked yet.
+//! A home for cargo in which no package of the workspace was unpacked yet, and a target folder without them.
 //!
 //! To build a package that depends on another one of the workspace, cargo puts that one into a registry in the target
-//! folder. From there cargo unpacks it into its home, once for each version: a later build would use the stale package.
+//! folder. From there cargo unpacks it into its home, once for each version, and builds it once, because a package of a
+//! registry never changes: a later build would use the stale package.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Makes a home in a folder, with everything in the user's own except packages from such registries. Returns the
-/// folder.
-pub(crate) fn fresh_cargo_home(folder: PathBuf) -> io::Result<PathBuf> {
+/// Makes a home beside a target folder, with everything in the user's own except packages from such registries, and
+/// forgets what was built of ours in the target folder. Returns the home.
+pub(crate) fn fresh_cargo_home(target: &Path) -> io::Result<PathBuf> {
+    for built in fs::read_dir(target.join("debug/.fingerprint")).into_iter().flatten().flatten() {
+        if built.file_name().to_string_lossy().starts_with("pugmark-") {
+            fs::remove_dir_all(built.path())?;
+        }
+    }
+    let folder = target.with_extension("cargo-home");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }

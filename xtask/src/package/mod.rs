@@ -50,10 +50,11 @@ pub(crate) fn package(options: &PackageOptions) -> Result<()> {
 
 /// Does all of `cargo publish` except the upload.
 fn dry_publish() -> Result<()> {
-    let target = target_folder().join("published").display().to_string();
+    let target = target_folder().join("published");
+    let home = fresh_cargo_home(&target)?.display().to_string();
+    let target = target.display().to_string();
     let publish =
         ["publish", "--dry-run", "--workspace", "--locked", "--allow-dirty", "--target-dir", &target];
-    let home = fresh_cargo_home(target_folder().join("published-cargo-home"))?.display().to_string();
     cargo(&publish, &[("CARGO_HOME", &home)])?;
     println!("{target}/package has what each crate would contain; nothing was uploaded");
     Ok(())
