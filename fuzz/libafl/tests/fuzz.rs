@@ -1,9 +1,9 @@
-//! A fuzzer of LibAFL finds a crash behind three compared bytes of a program that is not instrumented.
+//! A LibAFL fuzzer finds the three bytes that crash a program without instrumentation.
 
 use libafl::prelude::*;
 use libafl_bolts::{rands::StdRand, tuples::tuple_list};
-use pugmark_libafl::{EDGES, RecordedExecutor};
-use pugmark_recorder::{Engine, RecordOptions, emulator_is_installed};
+use pugmark_libafl::{EDGES, EdgeDecoder, RecordedExecutor};
+use pugmark_recorder::{Engine, RecordOptions, emulator_is_installed, record};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
@@ -105,4 +105,36 @@ fn an_endless_loop_is_a_time_out_and_other_ends_are_what_they_are() {
     assert_eq!(kinds, [ExitKind::Ok, ExitKind::Timeout, ExitKind::Crash]);
     // Nothing clears the map here: each input adds edges to those before.
     assert!(edges[0] > 0 && edges.is_sorted_by(|one, next| one < next), "{edges:?}");
+}
+
+#[test]
+fn a_part_that_is_damaged_is_an_error_with_its_file() {
+    if !may_record() {
+        return;
+    }
+    let folder = Folder::make("damaged");
+    fs::write(folder.0.join("input"), b"a").unwrap();
+    let recording = record(&folder.options(), &mut |_| {}).unwrap();
+    let part = &recording.parts[0].dir;
+    let mut decoder = EdgeDecoder::default();
+    let mut add = || decoder.add(part, &mut [0; EDGES]).map_err(|error| error.to_string());
+    assert_eq!(add(), Ok(()));
+    let damages: [(&str, fn(Vec<u8>) -> Vec<u8>, &str); 3] = [
+        // Code that is executed is missing.
+        ("code.bin", |code| code[..code.len() - 1].to_vec(), "a section is not in the file of code"),
+        ("image.json", |_| br#"{"sections":[]}"#.to_vec(), "trace.pt: "),
+        // There is no such packet.
+        ("trace.pt", |trace| [&trace[..trace.len() / 2], b"\x02\xff\xff"].concat(), "trace.pt: "),
+    ];
+    for (name, damage, words) in damages {
+        let path = part.join(name);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, damage(whole.clone())).unwrap();
+        let found = add().unwrap_err();
+        assert!(found.contains(words), "{name}: {found}");
+        fs::remove_file(&path).unwrap();
+        assert!(add().unwrap_err().contains(name));
+        fs::write(&path, whole).unwrap();
+    }
+    assert_eq!(add(), Ok(()));
 }

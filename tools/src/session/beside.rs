@@ -88,7 +88,7 @@ pub(super) fn follow<S: SliceSink>(
             sections: None,
             lanes: lanes.clone(),
             slices: slices.clone(),
-            // The sinks are behind their windows.
+            // Each sink filters by its window already.
             windows: vec![],
             switch_ip: *switch_ip,
         };

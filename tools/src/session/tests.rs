@@ -428,3 +428,22 @@ fn on_two_threads_sinks_are_told_the_same_in_the_same_order() {
         }
     }
 }
+
+#[test]
+fn a_sink_that_knows_blocks_by_number_is_told_the_same_part_as_others() {
+    // The second block comes first where the other one is known by its number.
+    let blocks = [b"\x2d\x02\x10".repeat(4), b"\x2d\x00\x10".to_vec()].concat();
+    let trace = [psb(10, 0x1002), blocks.repeat(10)].concat();
+    let sections = [Section { base: 0x1000, bytes: PROGRAMS[0], space: AddressSpace::Any }];
+    let all = Session::alone(&trace, Image::new(&sections), Config::default());
+    let told = |window| {
+        let session = Session { windows: vec![window], ..all.clone() };
+        let (mut every, mut numbered) = ([ToldCalls::default()], [ByNumber::default()]);
+        session.follow(&mut every);
+        session.follow(&mut numbered);
+        assert!(every[0] == numbered[0].told, "{:?}\n{:?}", every[0].0, numbered[0].told.0);
+        numbered[0].alone
+    };
+    let alone: usize = (0..60).map(|at| told(0..at) + told(at..u64::MAX)).sum();
+    assert!(alone > 1000, "{alone}");
+}

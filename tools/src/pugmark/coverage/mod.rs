@@ -238,6 +238,10 @@ impl CoverageOptions {
             !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl),
             "drcov, lcov, lines and afl are formats of their own: leave out --json"
         );
+        ensure!(
+            !self.added || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
+            "--added prints numbers of edges: leave out -f, or write -f edges for those of all code"
+        );
         Ok(())
     }
 
