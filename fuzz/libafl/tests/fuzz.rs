@@ -107,6 +107,9 @@ fn an_endless_loop_is_a_time_out_and_other_ends_are_what_they_are() {
     assert!(edges[0] > 0 && edges.is_sorted_by(|one, next| one < next), "{edges:?}");
 }
 
+/// Changes the bytes of a file.
+type Damage = fn(Vec<u8>) -> Vec<u8>;
+
 #[test]
 fn a_part_that_is_damaged_is_an_error_with_its_file() {
     if !may_record() {
@@ -119,7 +122,7 @@ fn a_part_that_is_damaged_is_an_error_with_its_file() {
     let mut decoder = EdgeDecoder::default();
     let mut add = || decoder.add(part, &mut [0; EDGES]).map_err(|error| error.to_string());
     assert_eq!(add(), Ok(()));
-    let damages: [(&str, fn(Vec<u8>) -> Vec<u8>, &str); 3] = [
+    let damages: [(&str, Damage, &str); 3] = [
         // Code that is executed is missing.
         ("code.bin", |code| code[..code.len() - 1].to_vec(), "a section is not in the file of code"),
         ("image.json", |_| br#"{"sections":[]}"#.to_vec(), "trace.pt: "),
