@@ -66,6 +66,8 @@ fn the_parts_before_and_after_a_time_have_everything_once() {
     assert!(earlier.len() > 1000 && later.len() > 1000);
     assert_eq!(before.lines().collect::<Vec<_>>(), earlier);
     assert_eq!(after.lines().collect::<Vec<_>>(), later);
+    let (status, text) = recorded.refused(&["last", "--between", "100s,", "rec"]);
+    assert!(status == Some(1) && text.contains("nothing is in that part"), "{text}");
     // The same time in another unit.
     assert_eq!(times(&format!("{:.0}ns,", at * 1e9)), after);
     // Counts and time of functions, also where calls are followed.
@@ -165,6 +167,10 @@ fn a_part_that_is_not_there_is_refused_with_similar_names() {
         ),
         (&["script"], "ptw:0x2a,", 1, "--between ptw:0x2a: no PTWRITE has written that there"),
         (&["calls", "--of", "main"], "1ms,", 1, "--between 1ms: the trace has no time in seconds"),
+        (&["report"], "7,3", 1, "--between: nothing is in that part"),
+        (&["last"], ",0", 1, "--between: nothing is in that part"),
+        (&["diff", "rec"], "after,3", 1, "--between after: no function of that name was called there"),
+        (&["diff", "rec"], "5,5", 1, "--between: nothing is in that part"),
         (&["coverage", "-f", "afl"], "work", 1, "--between: a map of edges is made without"),
         (&["timeline", "-o", "x"], "7", 2, "write two times, functions or ptw:VALUE"),
         (&["decode"], "work", 2, "unexpected argument '--between'"),

@@ -168,7 +168,8 @@ impl Between {
     /// Gives each trace the windows of its threads.
     ///
     /// # Errors
-    /// If a trace cannot be loaded or does not have the clock that is needed, or an edge is in none of them.
+    /// If a trace cannot be loaded or does not have the clock that is needed, if an edge is in none of them, or if the
+    /// part has no instruction.
     pub(super) fn restrict(
         &self,
         input: &Input,
@@ -177,12 +178,14 @@ impl Between {
         progress: &mut Progress,
     ) -> Result<()> {
         let mut found = FoundEdges::default();
+        let mut is_empty = true;
         for traced in traces {
             let named = NamedSession::load(input, traced, symbols, progress)?;
             let mut windows = self.by_time(&named, progress)?;
             if self.edges().any(|edge| edge.time().is_none()) || self.to == PartEnd::Return {
                 self.by_calls(&named, &mut windows, &mut found, progress);
             }
+            is_empty &= windows.iter().all(Range::is_empty);
             traced.windows = windows;
         }
         if let Some(edge) = &self.from {
@@ -191,6 +194,10 @@ impl Between {
         if let PartEnd::PartEdge(edge) = &self.to {
             found.check(edge, found.to)?;
         }
+        ensure!(
+            !is_empty,
+            "--between: nothing is in that part: it begins after the trace, or after its own end"
+        );
         Ok(())
     }
 
