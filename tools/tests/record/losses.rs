@@ -184,6 +184,30 @@ int main(void) {
 }
 
 #[test]
+fn the_limit_is_exact_at_each_instruction_of_a_process_that_ends_while_another_waits() {
+    // A child whose end no signal tells, by clone and wait4 with __WALL.
+    let ending = r#"
+__attribute__((naked, noinline)) void tested(void) {
+    __asm__("mov $56, %eax; xor %edi, %edi; xor %esi, %esi; syscall; test %eax, %eax; jz 1f;"
+            "mov $61, %eax; mov $-1, %edi; xor %esi, %esi; mov $0x40000000, %edx; xor %r10d, %r10d; syscall; ret;"
+            "1: mov $60, %eax; xor %edi, %edi; syscall");
+}
+int main(void) { tested(); return 0; }
+"#;
+    for_each_engine(|engine| {
+        let Some(program) = compile("ending", ending) else { return };
+        for limit in 1..=18 {
+            let start = "tested".parse().ok();
+            let options = options(engine, [program.path("program")]);
+            let options = RecordOptions { out: program.path("out"), start, limit: Some(limit), ..options };
+            let recording = record(&options, &mut |_| {}).expect("it is recorded");
+            let count: u64 = recording.parts.iter().map(|part| part.truth.count()).sum();
+            assert_eq!((count, recording.cause), (limit, Cause::Limit), "{engine:?}");
+        }
+    });
+}
+
+#[test]
 fn the_program_and_its_children_are_killed_at_the_limit_if_that_is_asked_for() {
     // Each would go on for ever: one computes, one waits in the kernel, one starts others.
     let endless = "
@@ -208,7 +232,9 @@ int main(void) {
         let count: u64 = recording.parts.iter().map(|part| part.truth.count()).sum();
         assert_eq!(count, 20_000, "{engine:?}");
         check_all(&recording);
-        assert_eq!(tasks(&recording)[..3], [1, 2, 3], "{engine:?}");
+        if engine == Engine::Stepping {
+            assert_eq!(tasks(&recording)[..3], [1, 2, 3]);
+        } // The emulator's limit counts in the order in which the threads' rings are read.
         // Those that have ended, and that nobody has waited for, have no command line any more.
         let path = program.path("program").to_str().expect("a name").as_bytes().to_vec();
         let is_its = |process: &fs::DirEntry| {

@@ -202,7 +202,10 @@ impl<'a> Recorder<'a> {
                 self.handle_start(pid, task, shares_memory)?;
                 return self.with_task(pid, |task| task.continue_step()).map(drop);
             }
-            Stop::Exec => self.handle_exec(pid)?,
+            Stop::Exec => {
+                self.handle_exec(pid)?;
+                self.end_at_limit()?;
+            }
             _ => {}
         }
         match self.with_task(pid, |task| task.handle_stop(stop))? {
@@ -211,7 +214,7 @@ impl<'a> Recorder<'a> {
                     self.ending = Some(ending);
                 }
                 self.remove_task(pid);
-                return Ok(());
+                return self.end_at_limit();
             }
             Some(Outcome::Mapped) => self.mark_mappings_outdated(pid),
             Some(Outcome::Stepped) | None => {}
@@ -222,9 +225,7 @@ impl<'a> Recorder<'a> {
     /// Starts the next step of a task that has stopped, or detaches it.
     fn resume_task(&mut self, pid: pid_t) -> Result<(), RecordError> {
         loop {
-            if self.tracing_ended.is_none() && self.limit_reached() {
-                self.end_tracing(Cause::Limit)?;
-            }
+            self.end_at_limit()?;
             if self.options.kill_at_limit && self.tracing_ended == Some(Cause::Limit) {
                 // It stops once more, at its end.
                 self.send(libc::SIGKILL);
@@ -246,10 +247,24 @@ impl<'a> Recorder<'a> {
         }
     }
 
+    /// Ends all tracing if the limit is reached. Each instruction that is counted needs this before the next one.
+    fn end_at_limit(&mut self) -> Result<(), RecordError> {
+        if self.tracing_ended.is_none() && self.limit_reached() {
+            self.end_tracing(Cause::Limit)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Ends all tracing.
     fn end_tracing(&mut self, cause: Cause) -> Result<(), RecordError> {
         self.tracing_ended = Some(cause);
-        self.tasks.values_mut().try_for_each(|task| task.finish(cause))?;
+        let tasks: Vec<pid_t> = self.tasks.keys().copied().collect();
+        for pid in tasks {
+            // A task that waits in the kernel has one more instruction, and can reach the limit by it.
+            let cause = if self.limit_reached() { Cause::Limit } else { cause };
+            self.tasks.get_mut(&pid).map_or(Ok(()), |task| task.finish(cause))?;
+        }
         if self.options.pid.is_some() {
             // They are let go when they stop; those that wait in the kernel would not stop by themselves.
             self.tasks.values().try_for_each(|task| task.tracee.interrupt()).map_err(RecordError::Prepare)?;
