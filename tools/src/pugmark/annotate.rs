@@ -1,8 +1,8 @@
 //! `pugmark annotate`: how often each instruction of a function was executed, or each of its lines of source.
 
 use super::{
-    coverage::Executed, disassembly, loaded::LoadedSession, options::ViewInput, pmc::names::SimilarNames,
-    progress::Progress, verdict::Verdict,
+    coverage::Executed, disassembly, loaded::LoadedSession, options::ViewInput, progress::Progress,
+    report::UnnamedFunctions, verdict::Verdict, wanted_function::WantedFunction,
 };
 use crate::file::read_regular;
 use crate::output;
@@ -28,7 +28,7 @@ Examples:
   pugmark annotate --source work a.rec                the same for its lines of source")]
 pub struct AnnotateOptions {
     /// The function, as `pugmark report` names it
-    function: String,
+    function: WantedFunction,
     /// Print lines of source, not instructions
     #[arg(long)]
     source: bool,
@@ -86,11 +86,14 @@ pub fn run(options: &AnnotateOptions) -> Result<ExitCode> {
             found.add(options, executed, &symbols, session.image(session.lanes[lane]));
         }
     }
+    if found.functions.is_empty() {
+        return options.function.was_not("annotate", "was executed", &found.names);
+    }
+    let has_lines = |insns: &AnnotatedFunction| insns.values().any(|insn| insn.line.is_some());
     ensure!(
-        !found.functions.is_empty(),
-        "no function {} was executed{}",
-        options.function,
-        SimilarNames::to(&options.function, found.names.iter().map(String::as_str))
+        !options.source || found.functions.values().any(has_lines),
+        "--source: no line of {} is known: its file has no debug information",
+        options.function
     );
     output::page(|out| match (options.json, options.source) {
         (true, _) => writeln!(out, "{}", found.json(options)),
@@ -115,31 +118,37 @@ impl Annotated {
         symbols: &TracedSymbols,
         image: Image<'_>,
     ) {
-        let mut begins = BTreeSet::new();
+        let unnamed = UnnamedFunctions::of(executed.called(), symbols);
+        let offset = |ip| options.function.offset(ip, symbols, &unnamed);
+        // The begin of each, and its last instruction that was executed.
+        let mut found = BTreeMap::new();
         for ip in executed.insns.keys() {
-            let Some((name, offset)) = symbols.function(*ip) else { continue };
-            if name == options.function {
-                begins.insert(ip.wrapping_sub(offset));
-            } else if !self.names.contains(name) {
+            if let Some(offset) = offset(*ip) {
+                found.insert(ip.wrapping_sub(offset), *ip);
+            } else if let Some((name, _)) = symbols.function(*ip)
+                && !self.names.contains(name)
+            {
                 self.names.insert(name.to_owned());
             }
         }
-        for begin in begins {
+        for (begin, last) in found {
             let object = symbols.find(begin).object.unwrap_or("[unknown]");
             if !options.is_of(object) {
                 continue;
             }
             let insns = self.functions.entry((object.to_owned(), begin % PAGE)).or_default();
             if insns.is_empty() {
-                *insns = disassembled(&options.function, begin, symbols, image);
+                // Where a function without a name ends is not known.
+                let is_within = |ip| ip <= last || symbols.function(ip).is_some();
+                let is_in = |ip| is_within(ip) && offset(ip) == Some(ip.wrapping_sub(begin));
+                *insns = disassembled(begin, is_in, symbols, image);
             }
-            for (ip, count) in executed.insns.range(begin..) {
-                let offset = ip - begin;
-                if symbols.function(*ip) != Some((&*options.function, offset)) {
-                    break;
+            for (ip, count) in executed.insns.range(begin..=last) {
+                if offset(*ip) != Some(ip - begin) {
+                    continue;
                 }
                 // Code that jumps into an instruction executes another one there.
-                let insn = insns.entry(offset).or_insert_with(|| annotated(*ip, symbols, image).0);
+                let insn = insns.entry(ip - begin).or_insert_with(|| annotated(*ip, symbols, image).0);
                 insn.count += count;
             }
         }
@@ -163,7 +172,7 @@ impl Annotated {
                 false => json!({ "object": object, "sum": sum, "instructions": instructions }),
             }
         });
-        json!({ "function": options.function, "functions": functions.collect::<Vec<_>>() })
+        json!({ "function": options.function.to_string(), "functions": functions.collect::<Vec<_>>() })
     }
 }
 
@@ -183,9 +192,14 @@ fn annotated(ip: u64, symbols: &TracedSymbols, image: Image<'_>) -> (AnnotatedIn
 }
 
 /// Returns all instructions of the function that begins at `begin`, also those that were not executed.
-fn disassembled(function: &str, begin: u64, symbols: &TracedSymbols, image: Image<'_>) -> AnnotatedFunction {
+fn disassembled(
+    begin: u64,
+    is_in: impl Fn(u64) -> bool,
+    symbols: &TracedSymbols,
+    image: Image<'_>,
+) -> AnnotatedFunction {
     let (mut insns, mut offset) = (AnnotatedFunction::new(), 0);
-    while symbols.function(begin.wrapping_add(offset)) == Some((function, offset)) {
+    while is_in(begin.wrapping_add(offset)) {
         let (insn, length) = annotated(begin.wrapping_add(offset), symbols, image);
         insns.insert(offset, insn);
         offset += length;

@@ -8,13 +8,21 @@ use super::{
     recording::{IndexedPart, Traced},
     verdict::Verdict,
     visitors::{CallEvent, Time},
+    wanted_function::WantedFunction,
 };
 use crate::output;
 use crate::symbols::TracedSymbols;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
+use rustc_hash::FxHashMap;
 use serde_json::json;
-use std::{collections::VecDeque, num::NonZeroUsize, path::PathBuf, process::ExitCode, rc::Rc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    num::NonZeroUsize,
+    path::PathBuf,
+    process::ExitCode,
+    rc::Rc,
+};
 
 /// The options of `pugmark last`.
 #[derive(Args, Clone, Debug)]
@@ -28,7 +36,7 @@ pub struct LastOptions {
     n: NonZeroUsize,
     /// Stop where this function was entered last
     #[arg(long, value_name = "FUNCTION")]
-    before: Option<String>,
+    before: Option<WantedFunction>,
     /// Take the names of functions from this file, too; repeatable
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
@@ -68,7 +76,7 @@ impl Last {
         }
     }
 
-    fn add(&mut self, time: Time, what: CallEvent, is_before: impl Fn(u64) -> bool) {
+    fn add(&mut self, time: Time, what: CallEvent, is_before: impl FnOnce(u64) -> bool) {
         if self.is_over {
             return;
         }
@@ -115,9 +123,9 @@ impl Last {
 pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
-    let mut verdict = Verdict::default();
+    let (mut verdict, mut called) = (Verdict::default(), BTreeSet::new());
     for traced in options.input.traces(&options.symbols, &mut verdict, &mut progress)? {
-        let (lanes, unit, wrong) = options.last(&traced, &mut progress)?;
+        let (lanes, unit, wrong) = options.last(&traced, &mut called, &mut progress)?;
         verdict.errors += wrong;
         for LastOfLane { part, names, last } in lanes {
             let end = if options.before.is_some() { vec![] } else { last.end(&names) };
@@ -155,9 +163,8 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
             parts.push(entry);
         }
     }
-    if !found {
-        let function = options.before.as_deref().unwrap_or_default();
-        bail!("--before {function}: no function of that name was called; --symbols FILE gives more names");
+    if let Some(function) = options.before.as_ref().filter(|_| !found) {
+        function.was_not("--before", "was called; --symbols FILE gives more names", &called)?;
     }
     output::page(|out| match options.json {
         true => writeln!(out, "{}", json!({ "traces": parts })),
@@ -171,21 +178,29 @@ impl LastOptions {
     fn last(
         &self,
         traced: &Traced,
+        called: &mut BTreeSet<String>,
         progress: &mut Progress,
     ) -> Result<(Vec<LastOfLane>, &'static str, usize)> {
         let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
         let mut lasts: Vec<_> = named.names.iter().map(|_| Last::new(self.n)).collect();
-        let visitor = |(last, names): (_, &Rc<TracedSymbols>)| {
-            let (last, names): (&mut Last, _) = (last, names.clone());
+        let mut known = vec![FxHashMap::<u64, bool>::default(); lasts.len()];
+        let visitor = |((last, known), names): ((_, _), &Rc<TracedSymbols>)| {
+            let (last, known, names): (&mut Last, &mut FxHashMap<_, _>, _) = (last, known, names.clone());
             move |time: Time, what: CallEvent| {
-                let begins = |to, name| names.function(to) == Some((name, 0));
-                let is_before = |to| self.before.as_deref().is_some_and(|name| begins(to, name));
+                let is_before = |to| {
+                    let Some(wanted) = &self.before else { return false };
+                    *known.entry(to).or_insert_with(|| wanted.called(to, &names) == Some(0))
+                };
                 last.add(time, what, is_before);
             }
         };
-        let mut visitors: Vec<_> = lasts.iter_mut().zip(&named.names).map(visitor).collect();
+        let lanes = lasts.iter_mut().zip(&mut known).zip(&named.names);
+        let mut visitors: Vec<_> = lanes.map(visitor).collect();
         let (_, errors) = named.walk(progress, &mut visitors);
         drop(visitors);
+        for (known, names) in known.iter().zip(&named.names) {
+            called.extend(known.keys().map(|to| names.name(*to)));
+        }
         let several = lasts.len() > 1;
         let lanes = lasts.into_iter().enumerate().map(|(lane, last)| LastOfLane {
             part: named.part(lane).cloned(),

@@ -61,3 +61,4 @@ mod transitions;
 mod values;
 pub mod verdict;
 mod visitors;
+mod wanted_function;

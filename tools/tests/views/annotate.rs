@@ -135,9 +135,64 @@ fn a_function_that_was_not_executed_is_refused_with_similar_names() {
     let recorded = recorded();
     let (status, text) = recorded.refused(&["annotate", "wrok", "rec"]);
     assert_eq!(status, Some(1));
-    assert!(text.contains("no function wrok was executed; similar names: work"), "{text}");
+    assert!(
+        text.contains("annotate wrok: no function of that name was executed; similar names: work"),
+        "{text}"
+    );
     recorded.refused(&["annotate", "--object", "libc.so.6", "work", "rec"]);
     // Of the first call alone.
     let part = recorded.annotate(&["--between", "work"]);
     assert_eq!(part["instructions"][0]["count"], 1, "{part}");
+}
+
+/// Returns the numbers of a text.
+fn numbers(text: &str) -> Vec<u64> {
+    text.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+#[test]
+fn a_function_without_a_name_is_asked_for_by_the_address_that_views_print() {
+    let named = recorded();
+    let work = named.annotate(&[])["sum"].as_u64().unwrap();
+    let recorded = Recorded::new(PROGRAM, &["-O0", "-no-pie", "-s"], &[]);
+    let address = format!("{:#x}", named.address());
+    let report = recorded.pugmark(&["report", "rec"]);
+    assert!(report.lines().any(|line| line.ends_with(&format!("  {address}"))), "{report}");
+    // Each command has the instructions that the names of the same program tell.
+    let annotated = recorded.pugmark(&["annotate", &address, "rec"]);
+    assert!(annotated.starts_with(&format!("{address} (")), "{annotated}");
+    assert!(annotated.lines().next().unwrap().ends_with(&format!(": {work} instructions")), "{annotated}");
+    assert_eq!(recorded.pugmark(&["script", "--function", &address, "rec"]).lines().count() as u64, work);
+    let stats = recorded.pugmark(&["calls", "--stats", "--of", &address, "rec"]);
+    assert!(stats.starts_with(&format!("{address}: 2 calls\n")), "{stats}");
+    assert_eq!(numbers(stats.lines().last().unwrap()).last(), Some(&work), "{stats}");
+    let between = recorded.pugmark(&["report", "--between", &address, "rec"]);
+    let first_call = numbers(stats.lines().last().unwrap())[3];
+    assert!(between.contains(&format!("in all: {first_call} instructions")), "{between} {stats}");
+    assert_eq!(recorded.pugmark(&["last", "--before", &address, "-n", "1", "rec"]).lines().count(), 2);
+    // Its caller has the address that report prints, too.
+    let callers = recorded.pugmark(&["calls", "--callers", "--of", &address, "rec"]);
+    let caller = callers.lines().last().unwrap().rsplit(' ').next().unwrap().to_owned();
+    assert!(report.lines().any(|line| line.ends_with(&format!("  {caller}"))), "{callers}{report}");
+    let made = recorded.pugmark(&["calls", "--of", &caller, "rec"]);
+    assert!(made.lines().count() == 2 && made.lines().all(|line| line.ends_with(&address)), "{made}");
+    let (status, text) = recorded.refused(&["annotate", "--source", &address, "rec"]);
+    assert_eq!(
+        (status, text.contains("no line of 0x") && text.contains("no debug information")),
+        (Some(1), true)
+    );
+}
+
+#[test]
+fn a_function_that_script_does_not_find_is_an_error() {
+    let recorded = recorded();
+    for (function, expected) in [
+        ("wrok", "--function wrok: no function of that name was executed; similar names: work"),
+        ("0x10", "--function 0x10: no function of that name was executed"),
+    ] {
+        let (status, text) = recorded.refused(&["script", "--function", function, "rec"]);
+        assert_eq!((status, text.contains(expected)), (Some(1), true), "{text}");
+    }
+    // Of a function that was executed, nothing may be within the addresses.
+    assert_eq!(recorded.pugmark(&["script", "--function", "work", "--addresses", "1-2", "rec"]), "");
 }

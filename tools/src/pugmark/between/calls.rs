@@ -1,7 +1,10 @@
 //! The calls and PTWRITEs at which a part begins and ends.
 
 use super::{Between, FoundEdges, PartEdge, PartEnd};
-use crate::pugmark::visitors::{CallEvent, MarkKind, Time, Visitor};
+use crate::pugmark::{
+    visitors::{CallEvent, MarkKind, Time, Visitor},
+    wanted_function::WantedFunction,
+};
 use crate::symbols::TracedSymbols;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -74,10 +77,9 @@ impl Visitor for CallEdges<'_> {
             CallEvent::Enter { to, .. } => {
                 self.depth += 1;
                 let known = self.known.get(&to).copied().unwrap_or_else(|| {
-                    let name = self.names.function(to);
-                    let edges = self.edges(
-                        |edge| matches!(edge, PartEdge::Function(wanted) if name == Some((&**wanted, 0))),
-                    );
+                    let begins = |wanted: &WantedFunction| wanted.called(to, self.names) == Some(0);
+                    let edges =
+                        self.edges(|edge| matches!(edge, PartEdge::Function(wanted) if begins(wanted)));
                     self.known.insert(to, edges);
                     edges
                 });

@@ -7,13 +7,13 @@ mod calls;
 mod times;
 
 use super::{
-    named_session::NamedSession, options::Input, pmc::names::SimilarNames, progress::Progress,
-    recording::Traced, visitors::Unit,
+    named_session::NamedSession, options::Input, progress::Progress, recording::Traced, visitors::Unit,
+    wanted_function::WantedFunction,
 };
 use crate::number;
 use anyhow::{Result, anyhow, bail, ensure};
 use calls::CallEdges;
-use std::{fmt, ops::Range, path::PathBuf, str::FromStr};
+use std::{collections::BTreeSet, fmt, ops::Range, path::PathBuf, str::FromStr};
 
 /// A part of what was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ enum PartEnd {
 enum PartEdge {
     Time(GivenTime),
     /// The first call of a function.
-    Function(String),
+    Function(WantedFunction),
     /// The first PTWRITE of a value.
     Written(u64),
 }
@@ -101,9 +101,10 @@ impl PartEdge {
                 number::parse(value).ok_or_else(|| anyhow!("{text}: write a number after ptw:, as 0x10"))?;
             return Ok(Some(Self::Written(value)));
         }
-        match text.starts_with(|letter: char| letter.is_ascii_digit()) {
+        let function = WantedFunction::from(text);
+        match text.starts_with(|letter: char| letter.is_ascii_digit()) && !function.is_address() {
             true => GivenTime::of(text).map(Self::Time).map(Some),
-            false => Ok(Some(Self::Function(text.into()))),
+            false => Ok(Some(Self::Function(function))),
         }
     }
 
@@ -119,7 +120,7 @@ impl fmt::Display for PartEdge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Time(time) => f.write_str(&time.text),
-            Self::Function(name) => f.write_str(name),
+            Self::Function(function) => function.fmt(f),
             Self::Written(value) => write!(f, "ptw:{value:#x}"),
         }
     }
@@ -161,7 +162,7 @@ struct FoundEdges {
     from: bool,
     to: bool,
     /// The functions that were called.
-    called: Vec<String>,
+    called: BTreeSet<String>,
 }
 
 impl Between {
@@ -254,9 +255,8 @@ impl Between {
 impl FoundEdges {
     fn check(&self, edge: &PartEdge, is_found: bool) -> Result<()> {
         match edge {
-            PartEdge::Function(name) if !is_found => {
-                let similar = SimilarNames::to(name, self.called.iter().map(String::as_str));
-                bail!("--between {name}: no function of that name was called there{similar}")
+            PartEdge::Function(function) if !is_found => {
+                function.was_not("--between", "was called there", &self.called)
             }
             PartEdge::Written(_) if !is_found => bail!("--between {edge}: no PTWRITE has written that there"),
             _ => Ok(()),

@@ -7,13 +7,14 @@ use crate::pugmark::{
     recording::IndexedPart,
     verdict::Verdict,
     visitors::{CallEvent, Time, Unit},
+    wanted_function::WantedFunction,
 };
 use crate::symbols::TracedSymbols;
 use anyhow::Result;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
     path::PathBuf,
     rc::Rc,
@@ -33,7 +34,7 @@ struct MeasuredCall {
 /// All calls of a function.
 #[derive(Debug)]
 pub(super) struct MeasuredCalls {
-    of: String,
+    of: WantedFunction,
     unit: Unit,
     calls: Vec<MeasuredCall>,
     /// The places of calls: the caller, with its line if that is known.
@@ -41,6 +42,8 @@ pub(super) struct MeasuredCalls {
     threads: Vec<String>,
     /// The time at which the first event is, from which a timeline counts.
     first: u64,
+    /// The functions that were called.
+    called: BTreeSet<String>,
 }
 
 /// The parts that are printed.
@@ -51,17 +54,34 @@ pub(super) struct MeasuredParts {
     pub(super) callers: bool,
 }
 
+/// A function that has not returned.
+#[derive(Clone, Copy, Debug)]
+struct OpenFunction {
+    from: Option<u64>,
+    to: u64,
+    /// When it was called, and the number of the place, if its calls are measured.
+    measured: Option<(Time, usize)>,
+}
+
+/// A function that was called.
+#[derive(Clone, Copy, Debug)]
+struct CalledFunction {
+    /// Its calls are measured.
+    is_of: bool,
+    /// It only leads to another function, for the linker.
+    is_linkage: bool,
+}
+
 /// A visitor that measures the calls of a function in a thread.
 struct Measurer<'m> {
-    of: &'m str,
+    of: &'m WantedFunction,
     names: Rc<TracedSymbols>,
     thread: usize,
-    /// The calls that have not returned; `None` for those of other functions.
-    open: Vec<Option<(Time, usize)>>,
-    /// Each address that was called, and whether it is the function.
-    known: FxHashMap<u64, bool>,
-    /// The numbers of places by the addresses of calls.
-    numbers: FxHashMap<Option<u64>, usize>,
+    open: Vec<OpenFunction>,
+    /// Each address that was called.
+    known: FxHashMap<u64, CalledFunction>,
+    /// The numbers of places by the addresses of calls, each with where its function began.
+    numbers: FxHashMap<(Option<u64>, Option<u64>), usize>,
     places: Vec<String>,
     calls: Vec<MeasuredCall>,
     first: Option<u64>,
@@ -76,15 +96,13 @@ impl Measurer<'_> {
         }
         match *what {
             CallEvent::Enter { from, to } => {
-                let Self { of, names, known, .. } = self;
-                let is_of = *known.entry(to).or_insert_with(|| names.name(to) == *of);
-                let call = is_of.then(|| (time, self.place(from)));
-                self.open.push(call);
+                let measured = self.called(to).is_of.then(|| (time, self.place(from)));
+                self.open.push(OpenFunction { from, to, measured });
             }
             // The rest of a call that was measured up to a switch of stacks.
-            CallEvent::Again { .. } => self.open.push(None),
+            CallEvent::Again { from, to } => self.open.push(OpenFunction { from, to, measured: None }),
             CallEvent::Leave | CallEvent::Back => {
-                if let Some(Some((begin, place))) = self.open.pop() {
+                if let Some((begin, place)) = self.open.pop().and_then(|open| open.measured) {
                     let took = time.since(begin);
                     self.calls.push(MeasuredCall { begin, took, place, thread: self.thread });
                 }
@@ -93,10 +111,31 @@ impl Measurer<'_> {
         }
     }
 
-    fn place(&mut self, from: Option<u64>) -> usize {
+    fn called(&mut self, to: u64) -> CalledFunction {
+        let Self { of, names, known, .. } = self;
+        *known.entry(to).or_insert_with(|| {
+            let name = names.function(to).map_or("", |(name, _)| name);
+            let is_linkage = name.ends_with("@plt") || name.starts_with("_dl_runtime_resolve");
+            CalledFunction { is_of: of.called(to, names).is_some(), is_linkage }
+        })
+    }
+
+    /// Returns the number of the place from which the innermost open function calls, or of the one that has called it
+    /// to get there.
+    fn place(&mut self, mut from: Option<u64>) -> usize {
+        let mut callers = self.open.len();
+        while callers > 0 && self.called(self.open[callers - 1].to).is_linkage {
+            callers -= 1;
+            from = self.open[callers].from;
+        }
+        let begin = callers.checked_sub(1).map(|number| self.open[number].to);
         let Self { names, numbers, places, .. } = self;
-        *numbers.entry(from).or_insert_with(|| {
-            let caller = from.map_or_else(|| "[unknown]".into(), |from| names.name(from));
+        *numbers.entry((from, begin)).or_insert_with(|| {
+            // A function without a name has that of its begin.
+            let begin = begin.filter(|begin| names.function(*begin).is_none());
+            let named =
+                from.map(|from| if names.function(from).is_none() { begin.unwrap_or(from) } else { from });
+            let caller = named.map_or_else(|| "[unknown]".into(), |ip| names.name(ip));
             let line = from.and_then(|from| names.line(from));
             places.push(line.map_or_else(|| caller.clone(), |line| format!("{caller} ({})", line.short())));
             places.len() - 1
@@ -110,15 +149,22 @@ impl MeasuredCalls {
     /// # Errors
     /// If there is no trace or no code.
     pub(super) fn of(
-        of: &str,
+        of: &WantedFunction,
         input: &ViewInput,
         symbols: &[PathBuf],
         verdict: &mut Verdict,
         progress: &mut Progress,
     ) -> Result<Self> {
         let (calls, places, threads) = (vec![], vec![], vec![]);
-        let mut all =
-            Self { of: of.into(), unit: Unit::Instructions, calls, places, threads, first: u64::MAX };
+        let mut all = Self {
+            of: of.clone(),
+            unit: Unit::Instructions,
+            calls,
+            places,
+            threads,
+            first: u64::MAX,
+            called: BTreeSet::new(),
+        };
         for traced in input.traces(symbols, verdict, progress)? {
             let named = NamedSession::load(input, &traced, symbols, progress)?;
             let mut measurers: Vec<_> = named
@@ -161,6 +207,12 @@ impl MeasuredCalls {
         self.first = self.first.min(measurer.first.unwrap_or(u64::MAX));
         let moved = |call: MeasuredCall| MeasuredCall { place: before + call.place, ..call };
         self.calls.extend(measurer.calls.into_iter().map(moved));
+        self.called.extend(measurer.known.keys().map(|to| measurer.names.name(*to)));
+    }
+
+    /// Returns the functions that were called.
+    pub(super) const fn called(&self) -> &BTreeSet<String> {
+        &self.called
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -213,6 +265,11 @@ impl MeasuredCalls {
     /// Prints the parts as text.
     pub(super) fn print(&self, parts: MeasuredParts, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
         let unit = self.unit.name();
+        // A trace without times has one column of them less.
+        let time = |text: &str| match self.unit {
+            Unit::Instructions => String::new(),
+            Unit::Nanoseconds | Unit::Ticks => format!("{text:>14} "),
+        };
         if parts.stats {
             writeln!(out, "{}: {} calls", self.of, self.calls.len())?;
             writeln!(
@@ -225,17 +282,18 @@ impl MeasuredCalls {
             }
         }
         if parts.longest > 0 {
-            writeln!(out, "{unit:>14} {:>14}  place in the timeline, caller, thread", "instructions")?;
+            writeln!(out, "{}{:>14}  place in the timeline, caller, thread", time(unit), "instructions")?;
             for call in self.longest(parts.longest) {
                 let (link, place) = (self.link(&call), &self.places[call.place]);
                 let thread = &self.threads[call.thread];
-                writeln!(out, "{:>14} {:>14}  {link}  {place}  {thread}", call.took.at, call.took.insns)?;
+                let took = time(&call.took.at.to_string());
+                writeln!(out, "{took}{:>14}  {link}  {place}  {thread}", call.took.insns)?;
             }
         }
         if parts.callers {
-            writeln!(out, "{:>14} {unit:>14} {:>14}  caller", "calls", "instructions")?;
+            writeln!(out, "{:>14} {}{:>14}  caller", "calls", time(unit), "instructions")?;
             for (count, took, place) in self.callers() {
-                writeln!(out, "{count:>14} {:>14} {:>14}  {place}", took.at, took.insns)?;
+                writeln!(out, "{count:>14} {}{:>14}  {place}", time(&took.at.to_string()), took.insns)?;
             }
         }
         Ok(())
@@ -244,7 +302,7 @@ impl MeasuredCalls {
     /// Returns the parts as JSON.
     pub(super) fn json(&self, parts: MeasuredParts) -> Value {
         let mut object = Map::new();
-        object.insert("of".into(), self.of.clone().into());
+        object.insert("of".into(), self.of.to_string().into());
         object.insert("calls".into(), self.calls.len().into());
         object.insert("unit".into(), self.unit.name().into());
         if parts.stats {
@@ -298,6 +356,45 @@ mod tests {
             places: vec!["a".into(), "b (x.c:3)".into()],
             threads: vec!["one".into()],
             first: 100,
+            called: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn a_call_through_the_linkage_table_is_its_callers_and_a_caller_without_a_name_has_the_address_of_its_begin()
+     {
+        let functions = [
+            ("main", 0x1000, 0x1100),
+            ("f@plt", 0x2000, 0x2010),
+            ("_dl_runtime_resolve_xsave", 0x3000, 0x3100),
+            ("f", 0x4000, 0x4010),
+        ];
+        let mut measurer = Measurer {
+            of: &"f".into(),
+            names: TracedSymbols::known(&functions, &[]).into(),
+            thread: 0,
+            open: vec![],
+            known: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            places: vec![],
+            calls: vec![],
+            first: None,
+        };
+        let enter = |from, to| CallEvent::Enter { from: Some(from), to };
+        for (begins, expected) in [
+            (&[enter(0x900, 0x1000), enter(0x1020, 0x4000)][..], "main"),
+            (&[enter(0x900, 0x1000), enter(0x1030, 0x2000), enter(0x2004, 0x4000)], "main"),
+            (
+                &[enter(0x900, 0x1000), enter(0x1040, 0x2000), enter(0x2004, 0x3000), enter(0x3010, 0x4000)],
+                "main",
+            ),
+            (&[enter(0x900, 0x8000), enter(0x8020, 0x4000)], "0x8000"),
+            (&[enter(0x8020, 0x4000)], "0x8020"),
+        ] {
+            begins.iter().for_each(|event| measurer.add(Time::default(), event));
+            begins.iter().for_each(|_| measurer.add(Time::default(), &CallEvent::Leave));
+            let place = measurer.calls.pop().expect("it has returned").place;
+            assert_eq!((&*measurer.places[place], measurer.calls.len()), (expected, 0), "{begins:?}");
         }
     }
 

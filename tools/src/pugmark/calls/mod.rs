@@ -9,14 +9,16 @@ use super::{
     recording::Traced,
     verdict::Verdict,
     visitors::{CallEvent, Time},
+    wanted_function::WantedFunction,
 };
 use crate::output;
 use crate::symbols::TracedSymbols;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use measured::{MeasuredCalls, MeasuredParts};
+use rustc_hash::FxHashMap;
 use serde_json::json;
-use std::{cell::RefCell, path::PathBuf, process::ExitCode, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, path::PathBuf, process::ExitCode, rc::Rc};
 
 /// The options of `pugmark calls`.
 #[derive(Args, Clone, Debug)]
@@ -29,7 +31,7 @@ Examples:
 pub struct CallsOptions {
     /// The function that makes the calls; with --stats, --longest and --callers: that is called
     #[arg(long, value_name = "FUNCTION")]
-    of: String,
+    of: WantedFunction,
     /// Print how often it was called, and what a call took: least, median, 99 %, most
     #[arg(long)]
     stats: bool,
@@ -65,7 +67,7 @@ struct MadeCall {
 pub fn run(options: &CallsOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let (mut calls, mut before, mut task) = (vec![], 0, None);
-    let mut verdict = Verdict::default();
+    let (mut verdict, mut callers) = (Verdict::default(), BTreeSet::new());
     let parts = MeasuredParts { stats: options.stats, longest: options.longest, callers: options.callers };
     if parts.stats || parts.longest > 0 || parts.callers {
         return options.measured(parts, &mut verdict, &mut progress);
@@ -76,14 +78,12 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
             before = 0;
         }
         let wrong;
-        (before, wrong) = options.calls(&traced, before, &mut calls, &mut progress)?;
+        (before, wrong) = options.calls(&traced, before, (&mut calls, &mut callers), &mut progress)?;
         verdict.errors += wrong;
     }
-    ensure!(
-        !calls.is_empty(),
-        "--of {}: no function of that name makes a call; --symbols FILE gives more names",
-        options.of
-    );
+    if calls.is_empty() {
+        return options.of.was_not("--of", "makes a call; --symbols FILE gives more names", &callers);
+    }
     output::page(|out| {
         if options.json {
             let entry = |call: &MadeCall| json!({ "at": call.at, "name": call.name });
@@ -103,11 +103,9 @@ impl CallsOptions {
         progress: &mut Progress,
     ) -> Result<ExitCode> {
         let calls = MeasuredCalls::of(&self.of, &self.input, &self.symbols, verdict, progress)?;
-        ensure!(
-            !calls.is_empty(),
-            "--of {}: no function of that name was called; --symbols FILE gives more names",
-            self.of
-        );
+        if calls.is_empty() {
+            return self.of.was_not("--of", "was called; --symbols FILE gives more names", calls.called());
+        }
         output::page(|out| match self.json {
             true => writeln!(out, "{}", calls.json(parts)),
             false => calls.print(parts, out),
@@ -121,33 +119,31 @@ impl CallsOptions {
         &self,
         traced: &Traced,
         before: u64,
-        calls: &mut Vec<MadeCall>,
+        (calls, callers): (&mut Vec<MadeCall>, &mut BTreeSet<String>),
         progress: &mut Progress,
     ) -> Result<(u64, usize)> {
         let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let unnamed = self.of.unnamed(&named.loaded, &named.names, progress);
         let found = RefCell::new(vec![]);
-        let visitor = |names: &'_ Rc<TracedSymbols>| {
-            let (names, found) = (names.clone(), &found);
+        let mut known = vec![FxHashMap::<u64, bool>::default(); named.names.len()];
+        let visitor = |((names, unnamed), known): ((&Rc<TracedSymbols>, _), _)| {
+            let (names, found, known): (_, _, &mut FxHashMap<_, _>) = (names.clone(), &found, known);
             move |time: Time, what: CallEvent| {
-                found.borrow_mut().extend(made_call(&self.of, &names, before, time, &what))
+                let CallEvent::Enter { from: Some(from), to } = what else { return };
+                let is_of = || self.of.offset(from, &names, unnamed).is_some();
+                if *known.entry(from).or_insert_with(is_of) {
+                    found.borrow_mut().push(MadeCall { at: before + time.insns, name: names.place(to) });
+                }
             }
         };
-        let mut visitors: Vec<_> = named.names.iter().map(visitor).collect();
+        let lanes = named.names.iter().zip(&unnamed).zip(&mut known);
+        let mut visitors: Vec<_> = lanes.map(visitor).collect();
         let (ends, errors) = named.walk(progress, &mut visitors);
+        drop(visitors);
         calls.append(&mut found.take());
+        for (known, names) in known.iter().zip(&named.names) {
+            callers.extend(known.keys().map(|from| names.name(*from)));
+        }
         Ok((before + ends.iter().map(|end| end.insns).sum::<u64>(), errors))
     }
-}
-
-/// Returns the call, if `what` is one by this function.
-fn made_call(
-    function: &str,
-    names: &TracedSymbols,
-    before: u64,
-    time: Time,
-    what: &CallEvent,
-) -> Option<MadeCall> {
-    let &CallEvent::Enter { from: Some(from), to } = what else { return None };
-    let is_of = names.function(from).is_some_and(|(name, _)| name == function);
-    is_of.then(|| MadeCall { at: before + time.insns, name: names.place(to) })
 }

@@ -50,15 +50,15 @@ pub(in super::super) struct UnnamedFunctions(BTreeSet<u64>);
 
 impl UnnamedFunctions {
     #[cfg(test)]
-    pub(super) const NONE: Self = Self(BTreeSet::new());
+    pub(in super::super) const NONE: Self = Self(BTreeSet::new());
 
     /// Finds the functions among those at which calls have arrived.
-    pub(super) fn of(called: impl Iterator<Item = u64>, symbols: &TracedSymbols) -> Self {
+    pub(in super::super) fn of(called: impl Iterator<Item = u64>, symbols: &TracedSymbols) -> Self {
         Self(called.filter(|ip| symbols.function(*ip).is_none()).collect())
     }
 
     /// Finds where the function at `ip` begins. No function with a name lies between.
-    pub(super) fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
+    pub(in super::super) fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
         let begin = self.0.range(..=ip).next_back().copied()?;
         let is_same = symbols.find(begin).object == symbols.find(ip).object;
         (is_same && symbols.end_before(ip) <= begin).then_some(begin)

@@ -2,7 +2,10 @@
 //!
 //! Source: Linux, tools/perf/Documentation/perf-script.txt, "-F", and tools/perf/builtin-script.c.
 
-use super::super::{disassembly, recording::IndexedPart, taken_branches::TakenBranch, visitors::Unit};
+use super::super::{
+    disassembly, recording::IndexedPart, report::UnnamedFunctions, taken_branches::TakenBranch,
+    visitors::Unit,
+};
 use crate::symbols::{NamedPlace, SourceLine, SourcePlace, TracedSymbols};
 use clap::ValueEnum;
 use pugmark_decoder_core::image::Image;
@@ -46,6 +49,7 @@ pub(super) struct When {
 pub(super) struct ScriptColumns<'a> {
     pub(super) fields: &'a [ScriptField],
     pub(super) symbols: &'a TracedSymbols,
+    pub(super) unnamed: &'a UnnamedFunctions,
     pub(super) part: Option<&'a IndexedPart>,
     pub(super) image: Image<'a>,
     pub(super) unit: Unit,
@@ -240,6 +244,8 @@ mod tests {
         }
     }
 
+    static UNNAMED: UnnamedFunctions = UnnamedFunctions::NONE;
+
     #[test]
     fn lines_of_another_time_or_thread_begin_otherwise() {
         let (symbols, fields) = (TracedSymbols::default(), [ScriptField::Tid, ScriptField::Time]);
@@ -247,6 +253,7 @@ mod tests {
         let columns = |part| ScriptColumns {
             fields: &fields,
             symbols: &symbols,
+            unnamed: &UNNAMED,
             part,
             image: Image::new(&[]),
             unit: Unit::Ticks,

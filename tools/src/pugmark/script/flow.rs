@@ -316,8 +316,8 @@ impl ScriptLines<'_> {
         }
         let Self { options, columns, known, .. } = self;
         let rest = known.places.get((known.code, ip), |text| {
-            let place = options.place(columns, ip);
-            if options.is_wanted(ip, &place) {
+            if options.is_wanted(columns, ip) {
+                let place = options.place(columns, ip);
                 columns.insn(ip, &place, text);
             }
         });
@@ -334,7 +334,7 @@ impl ScriptLines<'_> {
         let rest = known.taken_branches.get((known.code, transfer), |text| {
             let TakenBranch { from, to, .. } = transfer;
             let place = from.map(|from| options.place(columns, from)).unwrap_or_default();
-            let wanted = |ip: u64| options.is_wanted(ip, &options.place(columns, ip));
+            let wanted = |ip: u64| options.is_wanted(columns, ip);
             if from.is_some_and(wanted) || to.is_some_and(wanted) {
                 columns.transfer(transfer, &place, text);
             }

@@ -6,13 +6,16 @@ mod known_text;
 mod straight;
 
 use super::{
+    coverage::Executed,
     loaded::LoadedSession,
     options::ViewInput,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
+    report::UnnamedFunctions,
     taken_branches::TakenBranch,
     verdict::Verdict,
     visitors::{CallEvent, Time, TraceClock, Unit, Visitor, WalkedLane, walk_lanes},
+    wanted_function::WantedFunction,
 };
 use crate::symbols::{NamedPlace, TracedSymbols};
 use crate::{
@@ -26,6 +29,7 @@ use known_text::KnownText;
 use pugmark_decoder_core::{block_cache::InstructionRun, image::Image};
 use std::{
     cell::RefCell,
+    collections::BTreeSet,
     io::{self, Write},
     ops::Range,
     process::ExitCode,
@@ -52,7 +56,7 @@ pub struct ScriptOptions {
     fields: Option<ScriptFields>,
     /// Only what is in this function
     #[arg(long, value_name = "NAME")]
-    function: Option<String>,
+    function: Option<WantedFunction>,
     /// Only what is at these addresses; TO is the first one that is not meant
     #[arg(long, value_name = "FROM-TO", value_parser = addresses)]
     addresses: Option<Range<u64>>,
@@ -122,8 +126,9 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
         ensure!(!traces.is_empty(), "--tid {tid}: there is no such thread among: {}", known.join("; "));
     }
     let mut executed = false;
-    let mut result = Ok(());
+    let (mut result, mut is_there) = (Ok(()), false);
     output::page(|out| {
+        let out = &mut Noticed { out, any: &mut is_there };
         for traced in &traces {
             match options.script(traced, out, &mut progress) {
                 Ok((any, wrong)) => {
@@ -139,6 +144,9 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
         Ok(())
     })?;
     result?;
+    if let Some(function) = options.function.as_ref().filter(|_| executed && !is_there) {
+        options.find(function, &traces, &mut progress)?;
+    }
     verdict.is_empty = !executed;
     Ok(verdict.status())
 }
@@ -173,11 +181,16 @@ impl ScriptOptions {
             false => Ok(none.clone()),
         };
         let symbols = (0..loaded.lanes.len()).map(symbols).collect::<Result<Vec<_>>>()?;
+        let unnamed = match &self.function {
+            Some(function) => function.unnamed(&loaded, &symbols, progress),
+            None => vec![UnnamedFunctions::default(); symbols.len()],
+        };
         let sections = loaded.sections();
         let session = loaded.session(&sections);
         let lanes = symbols.iter().enumerate().map(|(lane, symbols)| ScriptColumns {
             fields: &fields,
             symbols,
+            unnamed: &unnamed[lane],
             part: loaded.lanes[lane].part.as_ref(),
             image: session.image(session.lanes[lane]),
             unit: loaded.clock.unit,
@@ -209,6 +222,31 @@ impl ScriptOptions {
         progress.end();
         failed.map_or(Ok(()), Err).context(output::CANNOT_WRITE)?;
         Ok((executed, errors))
+    }
+
+    /// Looks for the function in what was executed.
+    ///
+    /// # Errors
+    /// If it is not there.
+    fn find(&self, function: &WantedFunction, traces: &[Traced], progress: &mut Progress) -> Result<()> {
+        let mut names = BTreeSet::new();
+        for traced in traces {
+            let loaded = LoadedSession::load(&self.input, traced, progress)?;
+            let sections = loaded.sections();
+            for (lane, executed) in
+                Executed::in_lanes(&loaded.session(&sections), progress).iter().enumerate()
+            {
+                let symbols = loaded.symbols(lane, &self.input, &[])?;
+                let unnamed = UnnamedFunctions::of(executed.called(), &symbols);
+                for ip in executed.insns.keys() {
+                    if function.offset(*ip, &symbols, &unnamed).is_some() {
+                        return Ok(());
+                    }
+                    names.extend(symbols.function(*ip).map(|(name, _)| name.to_owned()));
+                }
+            }
+        }
+        function.was_not("--function", "was executed", &names)
     }
 
     /// Checks that the thread that is wanted is there, in a file of perf.
@@ -244,10 +282,27 @@ impl ScriptOptions {
     }
 
     /// Returns true if the instruction at an address is to be shown.
-    fn is_wanted(&self, ip: u64, place: &NamedPlace<'_>) -> bool {
-        let named = |name: &String| place.function.is_some_and(|(known, _)| known == name);
+    fn is_wanted(&self, columns: &ScriptColumns<'_>, ip: u64) -> bool {
+        let is_in = |wanted: &WantedFunction| wanted.offset(ip, columns.symbols, columns.unnamed).is_some();
         self.addresses.as_ref().is_none_or(|range| range.contains(&ip))
-            && self.function.as_ref().is_none_or(named)
+            && self.function.as_ref().is_none_or(is_in)
+    }
+}
+
+/// A writer that notes whether anything was written.
+struct Noticed<'o> {
+    out: &'o mut dyn Write,
+    any: &'o mut bool,
+}
+
+impl Write for Noticed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        *self.any |= !bytes.is_empty();
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 
@@ -368,9 +423,8 @@ impl Visitor for CallLines<'_, '_, '_> {
         match what {
             CallEvent::Enter { to, .. } | CallEvent::Again { to, .. } => {
                 lines.executed = true;
-                let place = lines.options.place(&lines.columns, to);
                 // If one function was asked for, all that it calls is shown, too.
-                if self.within.is_none() && lines.options.is_wanted(to, &place) {
+                if self.within.is_none() && lines.options.is_wanted(&lines.columns, to) {
                     self.within = Some(self.depth);
                 }
                 // A function that is on the stack again is not called.
@@ -409,8 +463,17 @@ mod tests {
         }
     }
 
+    static UNNAMED: UnnamedFunctions = UnnamedFunctions::NONE;
+
     fn columns<'a>(fields: &'a [ScriptField], symbols: &'a TracedSymbols) -> ScriptColumns<'a> {
-        ScriptColumns { fields, symbols, part: None, image: Image::new(&[]), unit: Unit::Instructions }
+        ScriptColumns {
+            fields,
+            symbols,
+            unnamed: &UNNAMED,
+            part: None,
+            image: Image::new(&[]),
+            unit: Unit::Instructions,
+        }
     }
 
     #[test]
@@ -438,18 +501,21 @@ mod tests {
 
     #[test]
     fn instructions_of_a_function_and_of_a_range_are_wanted() {
-        let place = |name| NamedPlace { function: Some((name, 0)), object: None };
+        let wanted = |words: &str, ip, name: Option<&str>| {
+            let symbols = TracedSymbols::known(&name.map_or(vec![], |name| vec![(name, 0xff0, 0x1010)]), &[]);
+            options(words).is_wanted(&columns(&[], &symbols), ip)
+        };
         for (words, inside, outside, other) in [
             ("", true, true, true),
             ("--function f", true, true, false),
             ("--addresses 0x1000-0x1002", true, false, true),
             ("--function f --addresses 0x1000-0x1002", true, false, false),
         ] {
-            let wanted = |ip, name| options(words).is_wanted(ip, &place(name));
-            assert_eq!((wanted(0x1000, "f"), wanted(0x1001, "f")), (inside, inside), "{words}");
-            assert_eq!((wanted(0xfff, "f"), wanted(0x1002, "f")), (outside, outside), "{words}");
-            assert_eq!(wanted(0x1001, "g"), other, "{words}");
-            assert_eq!(options(words).is_wanted(0x1001, &NamedPlace::default()), other, "{words}");
+            for (ip, expected) in [(0x1000, inside), (0x1001, inside), (0xfff, outside), (0x1002, outside)] {
+                assert_eq!(wanted(words, ip, Some("f")), expected, "{words} {ip:#x}");
+            }
+            assert_eq!(wanted(words, 0x1001, Some("g")), other, "{words}");
+            assert_eq!(wanted(words, 0x1001, None), other, "{words}");
         }
     }
 

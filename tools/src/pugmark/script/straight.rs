@@ -42,8 +42,8 @@ impl ExecutionSink for ScriptLines<'_> {
         let text = known.insns.get((known.code, insns), |text| {
             // Straight instructions can run from one function into the next one.
             for ip in insns {
-                let place = options.place(columns, ip);
-                if options.is_wanted(ip, &place) {
+                if options.is_wanted(columns, ip) {
+                    let place = options.place(columns, ip);
                     columns.begin(When::default(), text);
                     columns.insn(ip, &place, text);
                 }
