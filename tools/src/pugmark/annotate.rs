@@ -118,7 +118,7 @@ impl Annotated {
         symbols: &TracedSymbols,
         image: Image<'_>,
     ) {
-        let unnamed = UnnamedFunctions::of(executed.called(), symbols);
+        let unnamed = UnnamedFunctions::of(executed, symbols);
         let offset = |ip| options.function.offset(ip, symbols, &unnamed);
         // The begin of each, and its last instruction that was executed.
         let mut found = BTreeMap::new();

@@ -60,7 +60,7 @@ impl WantedFunction {
         let sections = loaded.sections();
         let executed = Executed::in_lanes(&loaded.session(&sections), progress);
         let lanes = executed.iter().zip(names);
-        lanes.map(|(executed, names)| UnnamedFunctions::of(executed.called(), names)).collect()
+        lanes.map(|(executed, names)| UnnamedFunctions::of(executed, names)).collect()
     }
 
     /// Returns true if it is written as an address.
@@ -85,7 +85,10 @@ mod tests {
     #[test]
     fn a_function_is_found_by_its_name_or_by_the_address_of_one_that_has_none() {
         let symbols = TracedSymbols::known(&[("a", 0x1000, 0x1010), ("0x1020", 0x3000, 0x3010)], &[]);
-        let unnamed = UnnamedFunctions::of([0x1000, 0x1020, 0x1040].into_iter(), &symbols);
+        let mut unnamed = UnnamedFunctions::default();
+        for to in [0x1000, 0x1020, 0x1040] {
+            unnamed.call(to, &symbols);
+        }
         let find = |text: &str, ip| {
             let wanted = WantedFunction::from(text);
             (wanted.called(ip, &symbols), wanted.offset(ip, &symbols, &unnamed))

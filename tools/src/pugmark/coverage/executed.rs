@@ -31,6 +31,8 @@ pub(crate) struct Executed {
     pub(crate) edges: BTreeMap<Edge, u64>,
     /// The addresses of near calls among the branches.
     pub(crate) calls: BTreeSet<u64>,
+    /// The addresses of near jumps without a condition.
+    pub(crate) jumps: BTreeSet<u64>,
     /// Errors in the trace.
     pub(crate) errors: usize,
 }
@@ -53,11 +55,6 @@ impl Executed {
         found
     }
 
-    /// Returns the addresses that were called.
-    pub(crate) fn called(&self) -> impl Iterator<Item = u64> {
-        self.edges.keys().filter(|(from, _)| self.calls.contains(from)).map(|(_, to)| *to)
-    }
-
     /// Returns the code that was executed in a file, at the addresses `place`. It is `moved` further here; `None` if it
     /// is not here.
     pub(crate) fn of_file(&self, place: Range<u64>, moved: Option<u64>) -> Self {
@@ -68,6 +65,7 @@ impl Executed {
             insns: self.insns.iter().filter_map(|(ip, count)| Some((own(ip)?, *count))).collect(),
             edges: self.edges.iter().filter_map(edge).collect(),
             calls: self.calls.iter().filter_map(own).collect(),
+            jumps: self.jumps.iter().filter_map(own).collect(),
             errors: self.errors,
         }
     }
@@ -81,6 +79,7 @@ impl Executed {
             *self.edges.entry(edge).or_default() += count;
         }
         self.calls.extend(other.calls);
+        self.jumps.extend(other.jumps);
         self.errors += other.errors;
     }
 
@@ -123,8 +122,10 @@ impl Executed {
     fn add_edge(&mut self, (ip, insn): &(u64, Insn), to: u64, count: u64) {
         if insn.class.is_branch() {
             *self.edges.entry((*ip, to)).or_default() += count;
-            if matches!(insn.class, Class::NearCall | Class::IndirectCall) {
-                self.calls.insert(*ip);
+            match insn.class {
+                Class::NearCall | Class::IndirectCall => drop(self.calls.insert(*ip)),
+                Class::NearJump | Class::IndirectJump => drop(self.jumps.insert(*ip)),
+                _ => {}
             }
         }
     }
@@ -289,13 +290,24 @@ mod tests {
                 insns: once.map(|ip| (ip, times)).into(),
                 edges: edges.map(|edge| (edge, times)).into(),
                 calls: [0x1000, 0x100a].into(),
-                errors: 0,
+                ..Executed::default()
             };
             assert_eq!(executed, expected);
         }
         // An error, after which it goes on with the next PSB.
         executed.add_trace(&[SYNC, b"\x09", SYNC, WAY].concat(), &code());
         assert_eq!((executed.errors, executed.insns[&0x1010]), (1, 3));
+    }
+
+    impl Executed {
+        fn note(&mut self, branch: &ExecutedInsn) {
+            if matches!(branch.class, Class::NearCall | Class::IndirectCall) {
+                self.calls.insert(branch.ip);
+            }
+            if matches!(branch.class, Class::NearJump | Class::IndirectJump) {
+                self.jumps.insert(branch.ip);
+            }
+        }
     }
 
     /// Counts instruction by instruction.
@@ -311,9 +323,7 @@ mod tests {
                         *executed.insns.entry(insn.ip).or_default() += 1;
                         if let Some(before) = before.replace(insn).filter(|before| before.class.is_branch()) {
                             *executed.edges.entry((before.ip, insn.ip)).or_default() += 1;
-                            if matches!(before.class, Class::NearCall | Class::IndirectCall) {
-                                executed.calls.insert(before.ip);
-                            }
+                            executed.note(&before);
                         }
                     }
                     Ok(Some(FlowItem::Event(event))) => {
@@ -321,9 +331,7 @@ mod tests {
                             .filter(|before| before.class.is_branch() && before.class != Class::FarCall);
                         if let (Some(branch), Some(at)) = (branch, interrupted_at(&event)) {
                             *executed.edges.entry((branch.ip, at)).or_default() += 1;
-                            if matches!(branch.class, Class::NearCall | Class::IndirectCall) {
-                                executed.calls.insert(branch.ip);
-                            }
+                            executed.note(&branch);
                         }
                         if breaks(&event) {
                             before = None;

@@ -210,7 +210,7 @@ impl ReportOptions {
         let titles: Vec<_> = loaded.lanes.iter().map(|lane| title(lane.part.as_ref(), traced)).collect();
         let unnamed_in = |executed: &[Executed]| -> Vec<_> {
             let lanes = executed.iter().zip(&symbols);
-            lanes.map(|(executed, symbols)| UnnamedFunctions::of(executed.called(), symbols)).collect()
+            lanes.map(|(executed, symbols)| UnnamedFunctions::of(executed, symbols)).collect()
         };
         let follows = if self.has_time() { loaded.clock.is_timed() } else { self.has_children() };
         if !follows {
@@ -363,8 +363,11 @@ impl ReportSums {
                 continue;
             }
             // A jump to another function is a tail call; one within its function is a loop.
-            let inside =
-                rows.symbols.function(*from).is_some_and(|(_, offset)| from.wrapping_sub(offset) == *to);
+            let begin = match rows.symbols.function(*from) {
+                Some((_, offset)) => Some(from.wrapping_sub(offset)),
+                None => rows.unnamed.begin(*from, rows.symbols),
+            };
+            let inside = begin == Some(*to);
             if executed.calls.contains(from) || !inside {
                 let Some(keys) = rows.own(*to) else { continue };
                 self.rows.entry(keys).or_default().calls += count;

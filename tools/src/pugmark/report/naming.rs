@@ -1,6 +1,6 @@
 //! Rows of a report: the row in which each address is counted.
 
-use crate::pugmark::diff::is_of;
+use crate::pugmark::{coverage::Executed, diff::is_of};
 use crate::symbols::{NamedPlace, SourcePlace, TracedSymbols};
 use clap::ValueEnum;
 use std::collections::BTreeSet;
@@ -44,33 +44,92 @@ pub(in super::super) struct WantedRows<'a> {
     pub(in super::super) function: Option<&'a str>,
 }
 
-/// The begins of functions without a name, as far as calls tell them.
+/// The begins of functions without a name, as far as calls and jumps tell them.
+///
+/// A jump tells one if it leaves its function for certain: it comes from a function with a name, from another file, or
+/// goes to before its function's begin. So none is told by a part of a function that lies elsewhere and jumps back.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in super::super) struct UnnamedFunctions(BTreeSet<u64>);
+pub(in super::super) struct UnnamedFunctions {
+    begins: BTreeSet<u64>,
+    /// The jumps that may be found to leave their function when more begins are known: from, and to.
+    jumps: BTreeSet<(u64, u64)>,
+}
 
 impl UnnamedFunctions {
     #[cfg(test)]
-    pub(in super::super) const NONE: Self = Self(BTreeSet::new());
+    pub(in super::super) const NONE: Self = Self { begins: BTreeSet::new(), jumps: BTreeSet::new() };
 
-    /// Finds the functions among those at which calls have arrived.
-    pub(in super::super) fn of(called: impl Iterator<Item = u64>, symbols: &TracedSymbols) -> Self {
-        Self(called.filter(|ip| symbols.function(*ip).is_none()).collect())
+    /// Finds the functions at which calls and jumps have arrived.
+    pub(in super::super) fn of(executed: &Executed, symbols: &TracedSymbols) -> Self {
+        let mut found = Self::default();
+        for &(from, to) in executed.edges.keys() {
+            if executed.calls.contains(&from) {
+                found.call(to, symbols);
+            } else if executed.jumps.contains(&from) {
+                found.jump(from, to, symbols);
+            }
+        }
+        found
     }
 
     /// Finds where the function at `ip` begins. No function with a name lies between.
     pub(in super::super) fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
-        let begin = self.0.range(..=ip).next_back().copied()?;
+        let begin = self.begins.range(..=ip).next_back().copied()?;
         let is_same = symbols.find(begin).object == symbols.find(ip).object;
         (is_same && symbols.end_before(ip) <= begin).then_some(begin)
     }
 
     pub(super) fn is_one(&self, ip: u64) -> bool {
-        self.0.contains(&ip)
+        self.begins.contains(&ip)
     }
 
-    /// Adds a function.
-    pub(super) fn add(&mut self, begin: u64) {
-        self.0.insert(begin);
+    /// Adds what a call has arrived at. Returns the begins that are new.
+    pub(in super::super) fn call(&mut self, to: u64, symbols: &TracedSymbols) -> Vec<u64> {
+        match symbols.function(to) {
+            Some(_) => vec![],
+            None => self.add(to, symbols),
+        }
+    }
+
+    /// Adds what a jump has arrived at. Returns the begins that are new.
+    pub(super) fn jump(&mut self, from: u64, to: u64, symbols: &TracedSymbols) -> Vec<u64> {
+        if symbols.function(to).is_some() {
+            return vec![];
+        }
+        if self.leaves(from, to, symbols) {
+            return self.add(to, symbols);
+        }
+        self.jumps.insert((from, to));
+        vec![]
+    }
+
+    /// Returns true if a jump to code without a name is known to leave its function.
+    fn leaves(&self, from: u64, to: u64, symbols: &TracedSymbols) -> bool {
+        let (before, after) = (symbols.find(from), symbols.find(to));
+        before.function.is_some()
+            || before.object != after.object
+            || to < self.begin(from, symbols).unwrap_or(0).max(symbols.end_before(from))
+    }
+
+    /// Adds a begin. Returns it and those that it tells, if they are new.
+    fn add(&mut self, begin: u64, symbols: &TracedSymbols) -> Vec<u64> {
+        let (mut found, mut left) = (vec![], vec![begin]);
+        while let Some(begin) = left.pop() {
+            if !self.begins.insert(begin) {
+                continue;
+            }
+            found.push(begin);
+            // The function of these jumps begins here, and no longer before.
+            let end = self.begins.range(begin + 1..).next().copied().unwrap_or(u64::MAX);
+            let jumps = self.jumps.range((begin, 0)..(end, 0));
+            let leave: Vec<_> =
+                jumps.filter(|(from, to)| self.leaves(*from, *to, symbols)).copied().collect();
+            for jump in leave {
+                self.jumps.remove(&jump);
+                left.push(jump.1);
+            }
+        }
+        found
     }
 }
 

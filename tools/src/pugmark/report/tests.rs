@@ -2,6 +2,7 @@ use super::*;
 use crate::pugmark::cli::{Cli, PugmarkCommand};
 use crate::symbols::TracedSymbols;
 use clap::Parser;
+use std::collections::BTreeSet;
 
 static UNNAMED: UnnamedFunctions = UnnamedFunctions::NONE;
 
@@ -31,7 +32,7 @@ fn counted(words: &str) -> ReportSums {
         ]
         .into(),
         calls: [0x1004].into(),
-        errors: 0,
+        ..Executed::default()
     };
     let options = options(words);
     let mut counted = ReportSums::default();
@@ -85,9 +86,9 @@ fn functions_without_a_name_have_the_address_that_was_called() {
         insns: [(0x1000, 1), (0x1012, 2), (0x1020, 4), (0x1030, 8), (0x1060, 16), (0x5000, 32)].into(),
         edges: [((0x1000, 0x1020), 3), ((0x1000, 0x1040), 9), ((0x1020, 0x1030), 5)].into(),
         calls: [0x1000].into(),
-        errors: 0,
+        ..Executed::default()
     };
-    let unnamed = UnnamedFunctions::of(executed.called(), &symbols);
+    let unnamed = UnnamedFunctions::of(&executed, &symbols);
     let rows = |words: &str| {
         let options = options(words);
         let mut counted = ReportSums::default();
@@ -102,6 +103,45 @@ fn functions_without_a_name_have_the_address_that_was_called() {
         [("0x1020", 12, 3), ("[unknown]", 32, 0), ("[unknown] in x.so", 18, 0), ("a", 1, 0), ("b", 0, 9)];
     assert_eq!(rows("--by function"), expected.map(|(name, insns, calls)| (name.to_owned(), insns, calls)));
     assert_eq!(rows("--by function --function 0x1020"), [("0x1020".to_owned(), 12, 3)]);
+}
+
+#[test]
+fn a_jump_that_leaves_its_function_tells_a_function_without_a_name_in_any_order() {
+    let symbols = TracedSymbols::known(
+        &[("a", 0x1000, 0x1010), ("b", 0x1800, 0x1810)],
+        &[("/l/x.so", 0x1000, 0x2000), ("/l/y.so", 0x3000, 0x4000)],
+    );
+    let calls = [0x1100, 0x1200];
+    for (jumps, begins) in [
+        // From a function with a name, from another file, and from nowhere.
+        (&[(0x1004, 0x1300)][..], &[0x1300][..]),
+        (&[(0x3000, 0x1300)], &[0x1300]),
+        (&[(0x5000, 0x1300)], &[0x1300]),
+        // To before the begin: before the function, and before one with a name.
+        (&[(0x1210, 0x1180)], &[0x1180]),
+        (&[(0x1820, 0x1700)], &[0x1700]),
+        // Loops, tables, and parts that lie elsewhere and jump back.
+        (&[(0x1210, 0x1200), (0x1210, 0x1208), (0x1210, 0x1600), (0x1020, 0x1080)], &[]),
+        (&[(0x1110, 0x1300)], &[]),
+        // To a function with a name.
+        (&[(0x1210, 0x1004)], &[]),
+        // What one jump tells makes another one leave its function.
+        (&[(0x1008, 0x1400), (0x1410, 0x1390), (0x1398, 0x1380)], &[0x1380, 0x1390, 0x1400]),
+    ] {
+        let expected: BTreeSet<u64> = calls.iter().chain(begins).copied().collect();
+        for first in 0..=jumps.len() {
+            let (before, after) = jumps.split_at(first);
+            let mut found = UnnamedFunctions::default();
+            let mut told = vec![];
+            after.iter().for_each(|(from, to)| told.extend(found.jump(*from, *to, &symbols)));
+            calls.iter().for_each(|to| told.extend(found.call(*to, &symbols)));
+            before.iter().rev().for_each(|(from, to)| told.extend(found.jump(*from, *to, &symbols)));
+            // Each is told once.
+            assert_eq!(told.len(), expected.len(), "{jumps:x?} {told:x?}");
+            assert_eq!(told.into_iter().collect::<BTreeSet<_>>(), expected, "{jumps:x?}");
+            assert!(expected.iter().all(|begin| found.is_one(*begin)));
+        }
+    }
 }
 
 #[test]

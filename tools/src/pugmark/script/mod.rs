@@ -237,7 +237,7 @@ impl ScriptOptions {
                 Executed::in_lanes(&loaded.session(&sections), progress).iter().enumerate()
             {
                 let symbols = loaded.symbols(lane, &self.input, &[])?;
-                let unnamed = UnnamedFunctions::of(executed.called(), &symbols);
+                let unnamed = UnnamedFunctions::of(executed, &symbols);
                 for ip in executed.insns.keys() {
                     if function.offset(*ip, &symbols, &unnamed).is_some() {
                         return Ok(());

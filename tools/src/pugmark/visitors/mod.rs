@@ -127,6 +127,11 @@ pub(super) trait Visitor {
         let _ = to;
     }
 
+    /// Receives the same for a near jump without a condition.
+    fn sees_jump(&mut self, from: u64, to: u64) {
+        let _ = (from, to);
+    }
+
     /// Returns true if nothing more is wanted.
     fn is_done(&self) -> bool {
         false
@@ -424,10 +429,12 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.executed(insn);
     }
 
-    /// Tells the visitor of a call, if the instruction before `to` is one.
-    fn sees_call(&mut self, before: &ExecutedInsn, to: u64) {
-        if matches!(before.class, Class::NearCall | Class::IndirectCall) {
-            self.visitor.sees_call(to);
+    /// Tells the visitor of a call or jump, if the instruction before `to` is one.
+    fn sees_branch(&mut self, before: &ExecutedInsn, to: u64) {
+        match before.class {
+            Class::NearCall | Class::IndirectCall => self.visitor.sees_call(to),
+            Class::NearJump | Class::IndirectJump => self.visitor.sees_jump(before.ip, to),
+            _ => {}
         }
     }
 

@@ -234,6 +234,17 @@ impl<'a> CallerSums<'a> {
         number
     }
 
+    /// Notes that functions without a name are known from now on to begin here.
+    fn begin(&mut self, begins: &[u64]) {
+        for begin in begins {
+            let next = self.unnamed_places.range(begin..).next();
+            if next.is_some_and(|next| self.unnamed.begin(*next, self.naming.symbols) == Some(*begin)) {
+                self.is_stale = true;
+                self.stops |= self.before.map_or(0, |before| before.insns) < self.stops_before;
+            }
+        }
+    }
+
     /// Returns the number of the place of an instruction.
     #[inline]
     fn place_of(&mut self, ip: u64) -> usize {
@@ -261,16 +272,13 @@ impl Visitor for CallerSums<'_> {
     const ENDS_EARLY: bool = true;
 
     fn sees_call(&mut self, to: u64) {
-        let symbols = self.naming.symbols;
-        if self.unnamed.is_one(to) || symbols.function(to).is_some() {
-            return;
-        }
-        self.unnamed.add(to);
-        let next = self.unnamed_places.range(to..).next();
-        if next.is_some_and(|next| self.unnamed.begin(*next, symbols) == Some(to)) {
-            self.is_stale = true;
-            self.stops |= self.before.map_or(0, |before| before.insns) < self.stops_before;
-        }
+        let begins = self.unnamed.call(to, self.naming.symbols);
+        self.begin(&begins);
+    }
+
+    fn sees_jump(&mut self, from: u64, to: u64) {
+        let begins = self.unnamed.jump(from, to, self.naming.symbols);
+        self.begin(&begins);
     }
 
     fn is_done(&self) -> bool {

@@ -134,7 +134,7 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
             .chain(&insns)
             .zip(insns.iter().skip(usize::from(before.last().is_none())))
         {
-            self.sees_call(caller, called.ip);
+            self.sees_branch(caller, called.ip);
         }
         let (mut is_place, mut steps, mut is_told_apart) = (vec![false; insns.len()], vec![], false);
         for (number, (insn, next)) in insns.iter().zip(&insns[1.min(insns.len())..]).enumerate() {
@@ -159,7 +159,7 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
     fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> WalkedWay {
         let unknown = WalkedWay { passage: Passage::Unknown, insns: to.insns };
         let (Some(from), Some(first)) = (from.last(), to.first()) else { return unknown };
-        self.sees_call(from, first.ip);
+        self.sees_branch(from, first.ip);
         let passage = match StepBefore::Insn(*from).step(first.ip, &mut self.stacks.functions) {
             _ if to.is_told_apart => Passage::Unknown,
             None if self.visitor.tells_apart(from.ip, first.ip) => Passage::Unknown,
@@ -313,7 +313,7 @@ impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_,
         let at = self.times.at(self.span, self.state.time.insns);
         self.state.set_time(at);
         if let Some(last) = self.known.notes(self.chain.before).last() {
-            self.state.sees_call(last, ip);
+            self.state.sees_branch(last, ip);
         }
         self.chain.turns(is_inside, ip);
         self.state.turns(is_inside);
@@ -350,7 +350,7 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
         self.catch_up();
         self.disturbed = true;
         if let (Some(at), Some(last)) = (interrupted_at(event), self.known.notes(self.chain.before).last()) {
-            self.state.sees_call(last, at);
+            self.state.sees_branch(last, at);
         }
         self.chain.event(event);
         self.state.goes_on_decoding();
