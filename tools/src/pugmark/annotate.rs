@@ -138,8 +138,8 @@ impl Annotated {
             }
             let insns = self.functions.entry((object.to_owned(), begin % PAGE)).or_default();
             if insns.is_empty() {
-                // Where a function without a name ends is not known.
-                let is_within = |ip| ip <= last || symbols.function(ip).is_some();
+                // Where a function without a name ends is not always known.
+                let is_within = |ip| ip <= last || symbols.begin(ip).is_some();
                 let is_in = |ip| is_within(ip) && offset(ip) == Some(ip.wrapping_sub(begin));
                 *insns = disassembled(begin, is_in, symbols, image);
             }

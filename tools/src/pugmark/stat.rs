@@ -186,7 +186,7 @@ fn rows(by: &[Key], counted: &Counted) -> (BTreeMap<Keys, StatCounts>, StatCount
             }
         };
         for &(ip, count) in &thread.instructions {
-            let begins = symbols.function(ip).is_some_and(|(_, offset)| offset == 0);
+            let begins = symbols.begin(ip) == Some(ip);
             add(ip, &|counts| {
                 counts.instructions += count;
                 counts.entered += if begins { count } else { 0 };

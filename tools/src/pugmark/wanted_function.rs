@@ -33,7 +33,10 @@ impl WantedFunction {
     pub(super) fn called(&self, to: u64, symbols: &TracedSymbols) -> Option<u64> {
         match symbols.function(to) {
             Some((name, offset)) => (name == self.text).then_some(offset),
-            None => (self.address == Some(to)).then_some(0),
+            None => {
+                let begin = symbols.unnamed(to).map_or(to, |extent| extent.start);
+                (self.address == Some(begin)).then(|| to - begin)
+            }
         }
     }
 

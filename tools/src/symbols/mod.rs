@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  ELF file, its separate debug file, .gnu_debugdata     functions, debug_files, packed, object
+//!  .eh_frame                                             extents
 //!  DWARF                                                 lines
 //!  /proc/kallsyms                                        kernel
 //!  /tmp/perf-PID.map, jitdump                            perf_map, jitdump
@@ -25,6 +26,7 @@
 
 mod data;
 mod debug_files;
+mod extents;
 mod functions;
 mod jitdump;
 mod kernel;

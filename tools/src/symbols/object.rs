@@ -1,6 +1,7 @@
 //! The functions and lines of an object file, read once however many processes have mapped it.
 
 use super::debug_files::{DebugFolders, mini};
+use super::extents::FunctionExtents;
 use super::functions::table_of;
 use super::jitdump::JitDump;
 use super::kernel::KernelSymbols;
@@ -13,6 +14,7 @@ use object::{Object, ObjectSegment};
 use rustc_hash::FxHashMap;
 use std::cell::OnceCell;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -38,8 +40,17 @@ enum ObjectContents {
 struct ElfSymbols {
     segments: Vec<FileSegment>,
     /// Read when the first one is asked for.
-    functions: OnceCell<FunctionTable>,
+    functions: OnceCell<FileFunctions>,
     lines: SourceLines,
+}
+
+/// The functions of an ELF file.
+#[derive(Debug, Default)]
+struct FileFunctions {
+    /// Those with a name.
+    named: FunctionTable,
+    /// Those that its unwind tables tell.
+    extents: FunctionExtents,
 }
 
 /// A part of an ELF file that is loaded.
@@ -76,7 +87,8 @@ impl ObjectSymbols {
     pub(super) fn of_file(name: &str, file: &object::File<'_>) -> Self {
         let (path, folders) = (PathBuf::from(name), DebugFolders::below(Path::new("/")));
         let segments = file.segments().map(FileSegment::of).collect();
-        let (functions, lines) = (table_of(&[file]).into(), SourceLines::of(&path, folders.clone()));
+        let functions = FileFunctions { named: table_of(&[file]), extents: FunctionExtents::of(file) }.into();
+        let lines = SourceLines::of(&path, folders.clone());
         let contents = ObjectContents::Elf(ElfSymbols { segments, functions, lines }.into());
         Self { path, folders, contents }
     }
@@ -93,16 +105,27 @@ impl ObjectSymbols {
     /// Returns the function at an address in the file, and how far the address is in it.
     pub(super) fn function(&self, address: u64) -> Option<(&str, u64)> {
         match &self.contents {
-            ObjectContents::Elf(elf) => self.functions(elf).find(address),
+            ObjectContents::Elf(elf) => self.functions(elf).named.find(address),
             ObjectContents::JitDump(dump) => dump.symbols.find(address),
             ObjectContents::Unknown => None,
+        }
+    }
+
+    /// Returns where a function without a name begins and ends, if the file tells.
+    pub(super) fn unnamed(&self, address: u64) -> Option<Range<u64>> {
+        match &self.contents {
+            ObjectContents::Elf(elf) => self.functions(elf).extents.find(address),
+            _ => None,
         }
     }
 
     /// Returns the end of the last function before an address in the file; 0 if there is none.
     pub(super) fn end_before(&self, address: u64) -> u64 {
         match &self.contents {
-            ObjectContents::Elf(elf) => self.functions(elf).end_before(address),
+            ObjectContents::Elf(elf) => {
+                let FileFunctions { named, extents } = self.functions(elf);
+                named.end_before(address).max(extents.end_before(address))
+            }
             _ => 0,
         }
     }
@@ -123,7 +146,7 @@ impl ObjectSymbols {
         }
     }
 
-    fn functions<'a>(&self, elf: &'a ElfSymbols) -> &'a FunctionTable {
+    fn functions<'a>(&self, elf: &'a ElfSymbols) -> &'a FileFunctions {
         elf.functions.get_or_init(|| functions_of(&self.path, &self.folders))
     }
 
@@ -163,16 +186,20 @@ fn has_symbols(file: &object::File<'_>) -> bool {
 
 /// Reads the functions of an ELF file: its own, and those of its separate file, or of a part that is compressed, if it
 /// has only those that it needs to be linked.
-fn functions_of(path: &Path, folders: &DebugFolders) -> FunctionTable {
-    let Ok(bytes) = read_regular(path) else { return FunctionTable::default() };
-    let Ok(file) = object::File::parse(&*bytes) else { return FunctionTable::default() };
-    if has_symbols(&file) {
-        return table_of(&[&file]);
+fn functions_of(path: &Path, folders: &DebugFolders) -> FileFunctions {
+    let Ok(bytes) = read_regular(path) else { return FileFunctions::default() };
+    let Ok(file) = object::File::parse(&*bytes) else { return FileFunctions::default() };
+    FileFunctions { named: named_of(path, &file, bytes.len(), folders), extents: FunctionExtents::of(&file) }
+}
+
+fn named_of(path: &Path, file: &object::File<'_>, len: usize, folders: &DebugFolders) -> FunctionTable {
+    if has_symbols(file) {
+        return table_of(&[file]);
     }
-    let separate = folders.find(path, &file, has_symbols).map(|found| found.bytes);
-    let separate = separate.or_else(|| mini(&file, &mut UnpackLimit::of(bytes.len())));
+    let separate = folders.find(path, file, has_symbols).map(|found| found.bytes);
+    let separate = separate.or_else(|| mini(file, &mut UnpackLimit::of(len)));
     let separate = separate.as_deref().and_then(|bytes| object::File::parse(bytes).ok());
-    let files: Vec<_> = [Some(&file), separate.as_ref()].into_iter().flatten().collect();
+    let files: Vec<_> = [Some(file), separate.as_ref()].into_iter().flatten().collect();
     table_of(&files)
 }
 

@@ -357,7 +357,7 @@ impl ReportSums {
             }
             let begins = match rows.symbols.function(*to) {
                 Some((_, offset)) => offset == 0,
-                None => rows.unnamed.is_one(*to),
+                None => rows.unnamed.begin(*to, rows.symbols) == Some(*to),
             };
             if !begins {
                 continue;

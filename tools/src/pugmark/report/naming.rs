@@ -44,7 +44,7 @@ pub(in super::super) struct WantedRows<'a> {
     pub(in super::super) function: Option<&'a str>,
 }
 
-/// The begins of functions without a name, as far as calls and jumps tell them.
+/// The begins of functions without a name: as their files tell them, and where those do not, as calls and jumps tell.
 ///
 /// A jump tells one if it leaves its function for certain: it comes from a function with a name, from another file, or
 /// goes to before its function's begin. So none is told by a part of a function that lies elsewhere and jumps back.
@@ -72,28 +72,24 @@ impl UnnamedFunctions {
         found
     }
 
-    /// Finds where the function at `ip` begins. No function with a name lies between.
+    /// Finds where the function at `ip`, which has no name, begins. No other function lies between.
     pub(in super::super) fn begin(&self, ip: u64, symbols: &TracedSymbols) -> Option<u64> {
+        if let Some(extent) = symbols.unnamed(ip) {
+            return Some(extent.start);
+        }
         let begin = self.begins.range(..=ip).next_back().copied()?;
         let is_same = symbols.find(begin).object == symbols.find(ip).object;
         (is_same && symbols.end_before(ip) <= begin).then_some(begin)
     }
 
-    pub(super) fn is_one(&self, ip: u64) -> bool {
-        self.begins.contains(&ip)
-    }
-
     /// Adds what a call has arrived at. Returns the begins that are new.
     pub(in super::super) fn call(&mut self, to: u64, symbols: &TracedSymbols) -> Vec<u64> {
-        match symbols.function(to) {
-            Some(_) => vec![],
-            None => self.add(to, symbols),
-        }
+        if symbols.begin(to).is_some() { vec![] } else { self.add(to, symbols) }
     }
 
     /// Adds what a jump has arrived at. Returns the begins that are new.
     pub(super) fn jump(&mut self, from: u64, to: u64, symbols: &TracedSymbols) -> Vec<u64> {
-        if symbols.function(to).is_some() {
+        if symbols.begin(to).is_some() {
             return vec![];
         }
         if self.leaves(from, to, symbols) {

@@ -45,7 +45,7 @@ impl LateAddress {
         let function = names.function(ip);
         Self {
             ip,
-            begin: function.map(|(_, offset)| ip.wrapping_sub(offset)),
+            begin: names.begin(ip),
             switches_stacks: function.is_some_and(|(name, _)| SWITCHERS.contains(&name)),
         }
     }

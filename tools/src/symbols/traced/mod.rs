@@ -87,9 +87,28 @@ impl TracedSymbols {
             .or_else(dumped)
     }
 
-    /// Returns the function's name, or the address.
+    /// Returns where a function without a name begins and ends, if its file tells. The address is in no function with
+    /// a name.
+    pub(crate) fn unnamed(&self, ip: u64) -> Option<Range<u64>> {
+        let (symbols, moved) = self.mapping(ip)?.file.as_ref()?;
+        let Range { start, end } = symbols.unnamed(ip.wrapping_sub(*moved))?;
+        Some(start.wrapping_add(*moved)..end.wrapping_add(*moved))
+    }
+
+    /// Returns where the function at an address begins, if its name is known or its file tells.
+    pub(crate) fn begin(&self, ip: u64) -> Option<u64> {
+        match self.function(ip) {
+            Some((_, offset)) => Some(ip.wrapping_sub(offset)),
+            None => self.unnamed(ip).map(|extent| extent.start),
+        }
+    }
+
+    /// Returns the function's name, or the address at which it begins as far as its file tells.
     pub(crate) fn name(&self, ip: u64) -> String {
-        self.function(ip).map_or_else(|| format!("{ip:#x}"), |(name, _)| name.into())
+        match self.function(ip) {
+            Some((name, _)) => name.into(),
+            None => format!("{:#x}", self.unnamed(ip).map_or(ip, |extent| extent.start)),
+        }
     }
 
     /// Returns the function's name and how far the address is in it, or the address.
