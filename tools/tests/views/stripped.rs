@@ -2,7 +2,7 @@
 
 use super::Recorded;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
 /// `twice` jumps to `once`, which lies before it and is called only later; `rare` has a part that lies elsewhere.
 const PROGRAM: &str = r"
@@ -49,13 +49,7 @@ fn functions_of_a_stripped_program_have_the_counts_that_they_have_by_name() {
         let stripped = Recorded::new(PROGRAM, &[&options[..], &["-s"]].concat(), &[]);
         // Where a position-independent program is, is where it was in the other one.
         let moved = if options[1] == "-freorder-functions" { moved(&named) } else { 0 };
-        let listed = named.run("nm", &["program"]);
-        let address = |line: &str| {
-            let mut words = line.split(' ');
-            let address = u64::from_str_radix(words.next()?, 16).ok()?;
-            Some((format!("{:#x}", address + moved), words.nth(1)?.to_owned()))
-        };
-        let names: BTreeMap<_, _> = listed.lines().filter_map(address).collect();
+        let names = names(&named, moved);
         let (mut expected, mut found) = (rows(&named, &BTreeMap::new()), rows(&stripped, &names));
         // The file has no unwind table of it, so that its jump to another function of that kind is not known for one.
         for rows in [&mut expected, &mut found] {
@@ -64,6 +58,46 @@ fn functions_of_a_stripped_program_have_the_counts_that_they_have_by_name() {
         assert!(expected.contains_key("once") && expected.contains_key("twice"), "{expected:?}");
         assert_eq!(found, expected, "{options:?}");
     }
+}
+
+/// Returns the counts of the program's own functions, by name: instructions, branches, calls, how often entered.
+fn counted(recorded: &Recorded, names: &BTreeMap<String, String>) -> BTreeMap<String, [u64; 4]> {
+    recorded.pugmark(&["stat", "--json", "--by", "object,function", "-o", "stat", "--", "./program"]);
+    let counted: Value = serde_json::from_slice(&fs::read(recorded.0.file("stat")).unwrap()).unwrap();
+    let rows = counted["rows"].as_array().unwrap().iter();
+    let own = rows.filter(|row| row["object"].as_str().unwrap().ends_with("/program"));
+    let row = |row: &Value| {
+        let name = row["function"].as_str().unwrap();
+        let counts = ["instructions", "branches", "calls", "entered"].map(|of| row[of].as_u64().unwrap());
+        (names.get(name).map_or(name, |name| name).to_owned(), counts)
+    };
+    own.map(row).collect()
+}
+
+#[test]
+fn functions_of_a_stripped_program_are_counted_as_by_name() {
+    if !pugmark_recorder::emulator_is_installed() {
+        return println!("skipped: no QEMU user-mode emulator that takes plugins is installed");
+    }
+    let options = ["-O2", "-no-pie"];
+    let named = Recorded::new(PROGRAM, &options, &[]);
+    let stripped = Recorded::new(PROGRAM, &[&options[..], &["-s"]].concat(), &[]);
+    let (expected, found) = (counted(&named, &BTreeMap::new()), counted(&stripped, &names(&named, 0)));
+    for function in ["once", "twice", "rare", "compare", "main", "_start"] {
+        assert!(expected.contains_key(function), "{expected:?}");
+        assert_eq!(found.get(function), expected.get(function), "{function}");
+    }
+}
+
+/// Returns the names of the program's functions by the address that stands for each.
+fn names(recorded: &Recorded, moved: u64) -> BTreeMap<String, String> {
+    let listed = recorded.run("nm", &["program"]);
+    let address = |line: &str| {
+        let mut words = line.split(' ');
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        Some((format!("{:#x}", address + moved), words.nth(1)?.to_owned()))
+    };
+    listed.lines().filter_map(address).collect()
 }
 
 /// Returns how far the program was moved.
