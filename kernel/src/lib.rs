@@ -6,6 +6,9 @@
 //! access to registers ([`msr::Msr`]; [`arch`] has implementations), its memory ([`memory::Frames`]) and the local APIC
 //! of each processor ([`lapic::LocalApic`]; [`lapic::XApic`] and [`lapic::X2Apic`] are implementations).
 //!
+//! Begin with [`short`]: it traces one function ([`snapshot`](short::snapshot)), or a processor while it runs
+//! ([`Live`](short::Live)), in a dozen lines. The [`guide`] goes through all that a kernel has to provide.
+//!
 //! # The parts
 //!
 //! ```text
@@ -32,8 +35,9 @@
 //!
 //! # Example
 //!
-//! This example traces a kernel with Intel PT without loss: when three quarters of the buffer are full, an NMI drains
-//! it. The code is complete; only its registers are fake, so that it runs on any machine.
+//! This is the full way, of which [`short::Live`] is made. It traces a kernel with Intel PT without loss: when three
+//! quarters of the buffer are full, an NMI drains it. The code is complete; only its registers are fake, so that it
+//! runs on any machine.
 //!
 //! ```
 //! use pugmark_kernel::cpuid::CpuIdResult;
