@@ -35,6 +35,7 @@ struct PackageManager {
     perf: &'static str,
     qemu_user: &'static str,
     chromium: &'static str,
+    firefox: &'static str,
     groff: &'static str,
     lcov: &'static str,
     valgrind: &'static str,
@@ -65,6 +66,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         perf: "linux-perf",
         qemu_user: "qemu-user",
         chromium: "chromium",
+        firefox: "firefox-esr",
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
@@ -87,6 +89,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         perf: "perf",
         qemu_user: "qemu-user",
         chromium: "chromium",
+        firefox: "firefox",
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
@@ -109,6 +112,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         perf: "perf",
         qemu_user: "qemu-user",
         chromium: "chromium",
+        firefox: "firefox",
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
@@ -131,6 +135,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         perf: "perf",
         qemu_user: "qemu-linux-user",
         chromium: "chromium",
+        firefox: "MozillaFirefox",
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
@@ -153,6 +158,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         perf: "perf",
         qemu_user: "qemu-x86_64",
         chromium: "chromium",
+        firefox: "firefox-esr",
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
@@ -188,7 +194,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 17] = [
+const OPTIONAL: [Optional; 18] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone may be installed for another program, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -197,6 +203,11 @@ const OPTIONAL: [Optional; 17] = [
     ("grub-mkrescue", |name| answers(name, "--version"), |manager| manager.grub),
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
     ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
+    (
+        "firefox-esr",
+        |name| answers(name, "--version") || answers("firefox", "--version"),
+        |manager| manager.firefox,
+    ),
     ("groff", |name| answers(name, "--version"), |manager| manager.groff),
     ("genhtml", |name| answers(name, "--version"), |manager| manager.lcov),
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
@@ -519,6 +530,7 @@ mod tests {
                 "mtools",
                 "qemu-user",
                 "chromium",
+                "firefox-esr",
                 "groff",
                 "lcov",
                 "yasm",

@@ -2,7 +2,14 @@
 
 use super::Scratch;
 use serde_json::Value;
-use std::{fs, process::Command};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
 
 /// `down` calls itself, to a depth of 3000 in the first thread and of 40 in twelve others.
 const DEEP: &str = r"
@@ -51,8 +58,80 @@ const painted = () => {
 };
 "#;
 
-/// Runs a script in the page of a timeline. Returns what it has said; `None` without a browser.
-fn visit(folder: &Scratch, window: &str, script: &str) -> Option<Value> {
+/// A browser that shows a page, and ends with this value.
+struct Browser(Child);
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Settings of Firefox that keep its own pages and requests away.
+const FIREFOX: &str = r#"
+user_pref("browser.aboutwelcome.enabled", false);
+user_pref("browser.shell.checkDefaultBrowser", false);
+user_pref("datareporting.policy.dataSubmissionEnabled", false);
+user_pref("network.captive-portal-service.enabled", false);
+user_pref("network.connectivity-service.enabled", false);
+"#;
+
+impl Browser {
+    /// Starts a browser; `None` if it is not installed.
+    fn start(program: &str, folder: &Scratch, page: &Path, [width, height]: [u32; 2]) -> Option<Self> {
+        let profile = folder.0.join(program);
+        fs::create_dir_all(&profile).unwrap();
+        let mut browser = Command::new(program);
+        browser.arg("--headless");
+        if program == "chromium" {
+            browser.args([
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+            ]);
+            browser.arg(format!("--window-size={width},{height}"));
+            browser.arg(format!("--user-data-dir={}", profile.display()));
+        } else {
+            fs::write(profile.join("user.js"), FIREFOX).unwrap();
+            browser.args(["--width", &width.to_string(), "--height", &height.to_string()]);
+            browser.args(["--no-remote", "--profile"]).arg(profile);
+        }
+        browser.arg(format!("file://{}", page.display()));
+        browser.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok().map(Self)
+    }
+}
+
+/// The time after which a script hangs.
+const HANGS: Duration = Duration::from_secs(300);
+
+/// Receives the text that a page posts.
+fn received(listener: &TcpListener) -> String {
+    listener.set_nonblocking(true).unwrap();
+    let begin = Instant::now();
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) => assert!(begin.elapsed() < HANGS, "the script did not end"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    stream.set_nonblocking(false).unwrap();
+    let (mut reader, mut line, mut len) = (BufReader::new(&stream), String::new(), 0);
+    while reader.read_line(&mut line).unwrap() > 2 {
+        let length = line.to_ascii_lowercase();
+        len = length.strip_prefix("content-length: ").map_or(len, |text| text.trim().parse().unwrap());
+        line.clear();
+    }
+    let mut body = vec![0; len];
+    reader.read_exact(&mut body).unwrap();
+    let _ = (&stream).write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+    String::from_utf8(body).unwrap()
+}
+
+/// Runs a script in the page of a timeline, in each browser that is installed. Returns what each has said.
+fn visit(folder: &Scratch, window: [u32; 2], script: &str) -> Vec<Value> {
     visit_file(folder, "page.html", "</html>", window, &format!("await settle(); {script}"))
 }
 
@@ -61,44 +140,36 @@ pub(super) fn visit_file(
     folder: &Scratch,
     file: &str,
     end: &str,
-    window: &str,
+    window: [u32; 2],
     script: &str,
-) -> Option<Value> {
+) -> Vec<Value> {
     let page = fs::read_to_string(folder.0.join(file)).unwrap();
     // The names of XML have the form of addresses.
     let links = page.replace("http://www.w3.org/", "");
     assert!(!links.contains("http://") && !links.contains("https://"), "the page needs the network");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("http://{}/", listener.local_addr().unwrap());
     let script = format!(
         "<script><![CDATA[\n{TOOLS}(async () => {{ {script} }})()\
-         .catch(error => say('error', error.stack))\
-         .then(() => {{ document.documentElement.dataset.said = JSON.stringify(said); }});\n]]></script>{end}"
+         .catch(error => say('error', error + error.stack))\
+         .then(() => fetch('{to}', {{ method: 'POST', mode: 'no-cors', body: JSON.stringify(said) }}));\n\
+         ]]></script>{end}"
     );
     let script = if end == "</html>" { script.replace("<![CDATA[", "").replace("]]>", "") } else { script };
     let visited = folder.0.join(format!("visited-{file}"));
     fs::write(&visited, page.replace(end, &script)).unwrap();
-    let mut browser = Command::new("chromium");
-    browser.args([
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-        "--virtual-time-budget=600000",
-    ]);
-    browser.arg(format!("--window-size={window}"));
-    browser.arg(format!("--user-data-dir={}", folder.0.join("profile").display()));
-    browser.arg(format!("file://{}", visited.display()));
-    let Ok(output) = browser.output() else {
-        println!("skipped: chromium is not installed");
-        return None;
+    let said = |programs: &[&str]| {
+        let start = |program: &&str| Browser::start(program, folder, &visited, window);
+        let Some(_browser) = programs.iter().find_map(start) else {
+            println!("skipped: {} is not installed", programs[0]);
+            return None;
+        };
+        let said: Value = serde_json::from_str(&received(&listener)).unwrap();
+        assert_eq!(said["error"], Value::Null, "{programs:?}");
+        Some(said)
     };
-    let dom = String::from_utf8_lossy(&output.stdout);
-    let (_, rest) =
-        dom.split_once(" data-said=\"").unwrap_or_else(|| panic!("the script did not end: {dom}"));
-    let said =
-        rest.split_once('"').unwrap().0.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">");
-    let said: Value = serde_json::from_str(&said.replace("&nbsp;", " ").replace("&amp;", "&")).unwrap();
-    assert_eq!(said["error"], Value::Null);
-    Some(said)
+    // Debian has Firefox by the name of its long-term releases.
+    [&["chromium"][..], &["firefox-esr", "firefox"]].into_iter().filter_map(said).collect()
 }
 
 fn numbers(said: &Value, name: &str) -> Vec<f64> {
@@ -144,25 +215,26 @@ say("nobody", found.textContent);
 press("Escape"); press("0"); await settle();
 say("again", [view.from, view.to]);
 "##;
-    let Some(said) = visit(&folder, "1200,700", script) else { return };
-    let [all, zoomed, close] = ["all", "zoomed", "close"].map(|name| numbers(&said, name));
-    let (hit, span) = (numbers(&said, "hit"), |times: &[f64]| times[1] - times[0]);
-    assert!(span(&zoomed) < span(&all) && span(&close) < 2.0 * (hit[1] - hit[0]) + 10.0, "{said}");
-    // The point under the pointer stays there.
-    assert!(zoomed[2] < 2.0, "{said}");
-    assert!(hit[2] <= hit[0] && hit[1] <= hit[3] && close[0] <= hit[0] && hit[1] <= close[1], "{said}");
-    let detail = said["detail"].as_str().unwrap();
-    assert!(detail.starts_with("busy   from ") && detail.contains(" instructions, depth "), "{detail}");
-    assert_eq!(said["first"][1], said["detail"]);
-    assert_eq!([&said["busy"], &said["first"][0]], ["1 call", "1 of 1 call"]);
-    assert_eq!(said["cleared"], serde_json::json!(["", "", 0]));
-    let colour = said["bar"][1].as_str().unwrap().parse::<u32>().unwrap().to_le_bytes();
-    assert_eq!(said["bar"][0], colour.map(|part| part.to_string()).join(","), "{said}");
-    assert!(numbers(&said, "dragged")[0] < close[0], "{said}");
-    assert_eq!(said["leaf"], serde_json::json!(["6 calls", 7]));
-    let found = ["round", "back", "nobody"].map(|name| said[name].as_str().unwrap());
-    assert_eq!(found, ["1 of 6 calls", "6 of 6 calls", "0 calls"]);
-    assert_eq!(numbers(&said, "again"), all);
+    for said in visit(&folder, [1200, 700], script) {
+        let [all, zoomed, close] = ["all", "zoomed", "close"].map(|name| numbers(&said, name));
+        let (hit, span) = (numbers(&said, "hit"), |times: &[f64]| times[1] - times[0]);
+        assert!(span(&zoomed) < span(&all) && span(&close) < 2.0 * (hit[1] - hit[0]) + 10.0, "{said}");
+        // The point under the pointer stays there.
+        assert!(zoomed[2] < 2.0, "{said}");
+        assert!(hit[2] <= hit[0] && hit[1] <= hit[3] && close[0] <= hit[0] && hit[1] <= close[1], "{said}");
+        let detail = said["detail"].as_str().unwrap();
+        assert!(detail.starts_with("busy   from ") && detail.contains(" instructions, depth "), "{detail}");
+        assert_eq!(said["first"][1], said["detail"]);
+        assert_eq!([&said["busy"], &said["first"][0]], ["1 call", "1 of 1 call"]);
+        assert_eq!(said["cleared"], serde_json::json!(["", "", 0]));
+        let colour = said["bar"][1].as_str().unwrap().parse::<u32>().unwrap().to_le_bytes();
+        assert_eq!(said["bar"][0], colour.map(|part| part.to_string()).join(","), "{said}");
+        assert!(numbers(&said, "dragged")[0] < close[0], "{said}");
+        assert_eq!(said["leaf"], serde_json::json!(["6 calls", 7]));
+        let found = ["round", "back", "nobody"].map(|name| said[name].as_str().unwrap());
+        assert_eq!(found, ["1 of 6 calls", "6 of 6 calls", "0 calls"]);
+        assert_eq!(numbers(&said, "again"), all);
+    }
 }
 
 #[test]
@@ -190,21 +262,26 @@ press("n"); await settle();
 const [px, py] = middle(view.selected);
 say("seen", [py > 0 && py < view.height && px >= 0 && px <= view.width, tracks[view.selected.track].folded]);
 "##;
-    let Some(said) = visit(&folder, "1000,600", script) else { return };
-    let canvas = numbers(&said, "canvas");
-    assert!(canvas[0] <= canvas[3] && canvas[1] <= canvas[4] && canvas[2] > 3000.0 * 18.0, "{said}");
-    let folded = said["folded"].as_array().unwrap();
-    assert_eq!((folded.len(), folded.iter().filter(|folded| **folded == true).count()), (13, 12), "{said}");
-    // A blank canvas has nothing but the ruler.
-    assert!(numbers(&said, "painted")[0] > 0.2 && numbers(&said, "end")[0] > 0.01, "{said}");
-    let middle = numbers(&said, "middle");
-    assert!(middle[0] > 0.02 && middle[1] == 2000.0 * 18.0 && middle[2] == 0.0, "{said}");
-    assert_eq!(said["opened"][0], false);
-    assert!(said["opened"][1].as_u64() > Some(40), "{said}");
-    assert_eq!(
-        [&said["all"], &said["seen"]],
-        [&serde_json::json!([true, true]), &serde_json::json!([true, false])]
-    );
+    for said in visit(&folder, [1000, 600], script) {
+        let canvas = numbers(&said, "canvas");
+        assert!(canvas[0] <= canvas[3] && canvas[1] <= canvas[4] && canvas[2] > 3000.0 * 18.0, "{said}");
+        let folded = said["folded"].as_array().unwrap();
+        assert_eq!(
+            (folded.len(), folded.iter().filter(|folded| **folded == true).count()),
+            (13, 12),
+            "{said}"
+        );
+        // A blank canvas has nothing but the ruler.
+        assert!(numbers(&said, "painted")[0] > 0.2 && numbers(&said, "end")[0] > 0.01, "{said}");
+        let middle = numbers(&said, "middle");
+        assert!(middle[0] > 0.02 && middle[1] == 2000.0 * 18.0 && middle[2] == 0.0, "{said}");
+        assert_eq!(said["opened"][0], false);
+        assert!(said["opened"][1].as_u64() > Some(40), "{said}");
+        assert_eq!(
+            [&said["all"], &said["seen"]],
+            [&serde_json::json!([true, true]), &serde_json::json!([true, false])]
+        );
+    }
 }
 
 #[test]
@@ -240,41 +317,43 @@ document.getElementById("theme").click(); await settle();
 say("theme", [before !== document.documentElement.dataset.theme, paper !== theme.paper,
   colourAt(view.width - 1, view.height - 2) !== "255,255,255,255"]);
 "##;
-    let Some(said) = visit(&folder, "1200,700", script) else { return };
-    let row = |name: &str, function: &str| {
-        let rows = said[name].as_array().unwrap();
-        let row = rows.iter().find(|row| row[3] == function).unwrap_or_else(|| panic!("{function}: {said}"));
-        [0, 1, 2].map(|column: usize| row[column].as_str().unwrap().to_owned())
-    };
-    let nanoseconds = |text: &str| text.strip_suffix(" ns").unwrap().parse::<u64>().unwrap();
-    let names: Vec<&str> =
-        data["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-    let slices = data["tracks"][0]["slices"].as_array().unwrap();
-    let took = |name: &str| -> Vec<u64> {
-        let of = slices.iter().filter(|slice| names[slice[3].as_u64().unwrap() as usize] == name);
-        of.map(|slice| slice[1].as_u64().unwrap() - slice[0].as_u64().unwrap()).collect()
-    };
-    let leaves: u64 = took("leaf").iter().sum();
-    let [own, all, calls] = row("whole", "leaf");
-    assert_eq!((nanoseconds(&own), nanoseconds(&all), &*calls), (leaves, leaves, "6"));
-    // `down` calls itself, and the outermost call has the time of all.
-    let outermost = took("down").into_iter().max().unwrap();
-    let [own, all, calls] = row("whole", "down");
-    assert_eq!((nanoseconds(&all), &*calls), (outermost, "4"));
-    assert!(nanoseconds(&own) < outermost, "{said}");
-    // Half of a call has half of its time, without what it called there.
-    let [own, all, _] = row("busy", "busy");
-    let within: u64 = row("busy", "leaf")[1].strip_suffix(" ns").unwrap().parse().unwrap();
-    assert_eq!((nanoseconds(&all), nanoseconds(&own) + within), (took("busy")[0], took("busy")[0]));
-    let [own, all, _] = row("half", "busy");
-    let within = nanoseconds(&row("half", "leaf")[1]);
-    assert!(nanoseconds(&all).abs_diff(took("busy")[0] / 2) <= 1, "{said}");
-    assert!((nanoseconds(&own) + within).abs_diff(nanoseconds(&all)) <= 2, "{said}");
-    assert_eq!(said["dragged"][0], said["dragged"][1]);
-    assert_eq!(said["linked"], serde_json::json!([1000, 3000, null]));
-    assert_eq!(said["point"][0], 2000);
-    assert_eq!(
-        [&said["same"], &said["theme"]],
-        [&serde_json::json!([]), &serde_json::json!([true, true, true])]
-    );
+    for said in visit(&folder, [1200, 700], script) {
+        let row = |name: &str, function: &str| {
+            let rows = said[name].as_array().unwrap();
+            let row =
+                rows.iter().find(|row| row[3] == function).unwrap_or_else(|| panic!("{function}: {said}"));
+            [0, 1, 2].map(|column: usize| row[column].as_str().unwrap().to_owned())
+        };
+        let nanoseconds = |text: &str| text.strip_suffix(" ns").unwrap().parse::<u64>().unwrap();
+        let names: Vec<&str> =
+            data["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let slices = data["tracks"][0]["slices"].as_array().unwrap();
+        let took = |name: &str| -> Vec<u64> {
+            let of = slices.iter().filter(|slice| names[slice[3].as_u64().unwrap() as usize] == name);
+            of.map(|slice| slice[1].as_u64().unwrap() - slice[0].as_u64().unwrap()).collect()
+        };
+        let leaves: u64 = took("leaf").iter().sum();
+        let [own, all, calls] = row("whole", "leaf");
+        assert_eq!((nanoseconds(&own), nanoseconds(&all), &*calls), (leaves, leaves, "6"));
+        // `down` calls itself, and the outermost call has the time of all.
+        let outermost = took("down").into_iter().max().unwrap();
+        let [own, all, calls] = row("whole", "down");
+        assert_eq!((nanoseconds(&all), &*calls), (outermost, "4"));
+        assert!(nanoseconds(&own) < outermost, "{said}");
+        // Half of a call has half of its time, without what it called there.
+        let [own, all, _] = row("busy", "busy");
+        let within: u64 = row("busy", "leaf")[1].strip_suffix(" ns").unwrap().parse().unwrap();
+        assert_eq!((nanoseconds(&all), nanoseconds(&own) + within), (took("busy")[0], took("busy")[0]));
+        let [own, all, _] = row("half", "busy");
+        let within = nanoseconds(&row("half", "leaf")[1]);
+        assert!(nanoseconds(&all).abs_diff(took("busy")[0] / 2) <= 1, "{said}");
+        assert!((nanoseconds(&own) + within).abs_diff(nanoseconds(&all)) <= 2, "{said}");
+        assert_eq!(said["dragged"][0], said["dragged"][1]);
+        assert_eq!(said["linked"], serde_json::json!([1000, 3000, null]));
+        assert_eq!(said["point"][0], 2000);
+        assert_eq!(
+            [&said["same"], &said["theme"]],
+            [&serde_json::json!([]), &serde_json::json!([true, true, true])]
+        );
+    }
 }

@@ -1,7 +1,6 @@
 //! Functions of the code that is walked through.
 
 use crate::symbols::TracedSymbols;
-use rustc_hash::FxHashMap;
 
 /// Functions that continue on another stack: they return, or jump, to where that stack was left, or to a function that
 /// begins on it. Their code looks like that of a function that has pushed an address and returns to it.
@@ -27,9 +26,8 @@ pub(super) struct WalkedFunctions<'n> {
     names: Option<&'n TracedSymbols>,
     /// The pairs of addresses that were asked for most recently, and the answers.
     late_pairs: Vec<(u64, u64, bool)>,
-    /// The addresses that were asked for most recently, and all.
+    /// The addresses that were asked for most recently.
     late: Vec<LateAddress>,
-    all: FxHashMap<u64, LateAddress>,
 }
 
 /// An address, and what is known of its function.
@@ -63,7 +61,6 @@ impl<'n> WalkedFunctions<'n> {
             names: Some(names),
             late_pairs: vec![(0, 0, false); Self::LATE],
             late: vec![LateAddress::find(0, names); Self::LATE],
-            all: FxHashMap::default(),
         }
     }
 
@@ -72,8 +69,7 @@ impl<'n> WalkedFunctions<'n> {
         let Some(names) = self.names else { return LateAddress::default() };
         let late = &mut self.late[Self::place(ip)];
         if late.ip != ip {
-            // Names are looked up in several tables.
-            *late = *self.all.entry(ip).or_insert_with(|| LateAddress::find(ip, names));
+            *late = LateAddress::find(ip, names);
         }
         *late
     }

@@ -23,14 +23,18 @@ function zoom(px, factor) {
 }
 const pan = part => move(view.from + (view.to - view.from) * part, view.to - view.from);
 
-// Puts the place into the address, so that it can be copied.
+// Puts the place into the address, so that it can be copied, unless somebody has just put another one there.
+let remembered = location.hash;
 function remember() {
+  if (location.hash !== remembered) return;
   const is_all = view.from === 0 && view.to === data.end;
   try { history.replaceState(null, "", is_all ? "#" : `#${link(view.from, view.to)}`); } catch { /* As in a frame. */ }
+  remembered = location.hash;
 }
 
 // Goes to the place in the address.
 function follow() {
+  remembered = location.hash;
   const unit = { "": 1, ns: 1, us: 1e3, "\u00b5s": 1e3, ms: 1e6, s: 1e9 };
   const times = decodeURIComponent(location.hash.slice(1)).split("-").map(text => {
     const [, number, name] = /^([0-9.]+) ?(|ns|us|\u00b5s|ms|s)$/.exec(text) || [0, NaN, ""];
