@@ -1,7 +1,7 @@
 //! `pugmark gdb`: steps through a recording with GDB, forwards and backwards.
 //!
 //! ```text
-//!  serve      the connection: GDB's remote protocol (the crate gdbstub)
+//!  serve      the connection: GDB's remote protocol (the crate gdbstub)    patience: GDB waits for the first answer
 //!  target     the protocol's requests, put to the threads      registers, files: what else GDB wants to know
 //!  threads    positions, and how they move
 //!  history    the instructions of each thread by their numbers, from places that a walk can go on from
@@ -10,6 +10,7 @@
 
 mod files;
 mod history;
+mod patience;
 mod registers;
 mod serve;
 mod target;
@@ -22,20 +23,23 @@ use super::{
     named_session::NamedSession,
     options::{Input, split_base},
     progress::Progress,
-    recording::IndexedPart,
+    recording::{IndexedPart, Traced},
     verdict::Verdict,
 };
 use crate::output::tell;
 use crate::session::BlockCaches;
+use crate::text::printable;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use files::ProcessFiles;
 use history::History;
+use patience::Patience;
 use std::{
     io,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 use target::Replay;
 use threads::{ReplayThread, Threads};
@@ -81,6 +85,7 @@ enum BeginAt {
 /// # Errors
 /// If there is no trace or no code, nothing was executed, the address cannot be listened at, or the connection fails.
 pub fn run(options: &GdbOptions) -> Result<ExitCode> {
+    let patience = options.stdio.then(|| Patience::new(io::stdout(), PATIENCE));
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
     let traces = options.input.traces(&mut verdict)?;
@@ -98,7 +103,7 @@ pub fn run(options: &GdbOptions) -> Result<ExitCode> {
         histories.push(History::new(session, named.loaded.clock, &mut caches, &mut progress));
     }
     verdict.errors += histories.iter().map(|history| history.gap_count).sum::<usize>();
-    let (threads, program) = options.threads(&named, &histories)?;
+    let (threads, program) = options.threads(&traces, &named, &histories)?;
     let first = threads.first().context("no code was executed: `pugmark decode` says why")?;
     let objects = first.names.objects();
     let unit =
@@ -127,9 +132,13 @@ pub fn run(options: &GdbOptions) -> Result<ExitCode> {
             notes: vec![],
         },
     };
+    drop(patience);
     options.connect(&mut replay)?;
     Ok(verdict.status())
 }
+
+/// The time between two signs of life to GDB, which waits two seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A process: its number, and its program.
 type ProcessKey = (Option<i32>, Option<PathBuf>);
@@ -138,6 +147,7 @@ impl GdbOptions {
     /// Returns the threads of the process that is shown, and its program.
     fn threads(
         &self,
+        traces: &[Traced],
         named: &[NamedSession],
         histories: &[History<'_>],
     ) -> Result<(Vec<ReplayThread>, Option<PathBuf>)> {
@@ -152,7 +162,7 @@ impl GdbOptions {
                     history: number,
                     lane,
                     at: if self.at == BeginAt::End { known.last() } else { 0 },
-                    title: title(&part),
+                    title: title(&part, traces.get(number)),
                     names,
                     ending: part.signal.is_some().then(|| ending(&part)),
                 };
@@ -206,11 +216,14 @@ fn line((pid, program): &ProcessKey, count: u64) -> String {
     format!("{pid}{program}: {count} instructions")
 }
 
-/// Returns the name of a thread: its own, with its number, or the part's.
-fn title(part: &IndexedPart) -> String {
-    match (&part.comm, part.tid) {
-        (Some(comm), Some(tid)) => format!("{comm}, tid {tid}"),
-        _ => part.title(),
+/// Returns the name of a thread: its own, with its number, or the part's, or that of the trace's file.
+fn title(part: &IndexedPart, traced: Option<&Traced>) -> String {
+    match (&part.comm, part.tid, part.dir.is_empty()) {
+        (Some(comm), Some(tid), _) => format!("{comm}, tid {tid}"),
+        (_, _, false) => part.title(),
+        _ => traced
+            .map(|traced| printable(&traced.trace.display().to_string()).into_owned())
+            .unwrap_or_default(),
     }
 }
 
