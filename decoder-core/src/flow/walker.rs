@@ -71,7 +71,7 @@ impl<'a> Walker<'a> {
 }
 
 /// The state of a walk, apart from its place in the trace.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WalkState {
     events: EventState,
     ahead: Ahead,

@@ -1,6 +1,9 @@
 //! Instructions, blocks and edges of a trace that comes in slices.
 
-use super::{Kept, Lost, tail::Tail};
+use super::{
+    Kept, Lost,
+    tail::{SavedTail, Tail},
+};
 use crate::{
     block::{BlockDecoder, OpenBlock},
     block_cache::{BlockCache, ExecutionSink, Scratch},
@@ -18,6 +21,20 @@ use crate::{
 pub struct BlockStream<'c, 'm> {
     tail: Tail<'m>,
     walk: SlicedWalk<'c, 'm>,
+}
+
+/// The state of a [`BlockStream`] between two slices: a stream can go on from there any number of times.
+///
+/// It has some 1500 bytes, and `N` for the parts of slices that the stream keeps: as many as its [`Kept`] has.
+#[derive(Clone, Debug)]
+pub struct SavedStream<'c, const N: usize = { super::KEPT }> {
+    tail: SavedTail<N>,
+    packets: Packets<'c>,
+    image: Image<'c>,
+    state: WalkState,
+    open: OpenBlock,
+    synced: bool,
+    errors: u64,
 }
 
 /// The state of a stream, without its bytes.
@@ -43,6 +60,32 @@ impl<'c, 'm> BlockStream<'c, 'm> {
         let walk =
             SlicedWalk { packets, image, state, scratch, open: OpenBlock::NONE, synced: false, errors: 0 };
         Self { tail: Tail::new(bytes), walk }
+    }
+
+    /// Creates a stream that continues where another was saved.
+    #[must_use]
+    pub fn restored<const N: usize>(saved: &SavedStream<'c, N>, kept: &'m mut Kept<N>) -> Self {
+        let SavedStream { tail, packets, image, state: saved_state, open, synced, errors } = saved;
+        let Kept { bytes, state, scratch } = kept;
+        state.clone_from(saved_state);
+        let (packets, image, open) = (packets.clone(), *image, *open);
+        let walk = SlicedWalk { packets, image, state, scratch, open, synced: *synced, errors: *errors };
+        Self { tail: Tail::restored(tail, bytes), walk }
+    }
+
+    /// Saves the state between two slices; `None` if `N` is less than this stream keeps of its last slice.
+    #[must_use]
+    pub fn save<const N: usize>(&self) -> Option<SavedStream<'c, N>> {
+        let SlicedWalk { packets, image, state, open, synced, errors, .. } = &self.walk;
+        Some(SavedStream {
+            tail: self.tail.save()?,
+            packets: packets.clone(),
+            image: *image,
+            state: (**state).clone(),
+            open: *open,
+            synced: *synced,
+            errors: *errors,
+        })
     }
 
     /// Decodes the next slice, and passes to `sink` what is certain without the slice after it.

@@ -122,7 +122,7 @@ mod kept;
 mod packets;
 mod tail;
 
-pub use blocks::BlockStream;
+pub use blocks::{BlockStream, SavedStream};
 pub use branch_events::BranchEventStream;
 pub use kept::Kept;
 pub use packets::PacketStream;

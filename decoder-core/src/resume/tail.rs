@@ -12,6 +12,14 @@ pub(super) struct Tail<'m> {
     reach: usize,
 }
 
+/// A copy of a tail.
+#[derive(Clone, Debug)]
+pub(super) struct SavedTail<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+    base: u64,
+}
+
 /// Bytes of a slice that are first decoded together with a tail. Mostly the tail is not needed after that.
 const FIRST: usize = 64;
 
@@ -25,6 +33,19 @@ impl<'m> Tail<'m> {
         // Room for a PSB that may be needed again, for a packet that looks ahead, and for progress.
         let reach = (N - MARGIN - FIRST) / 2;
         Self { memory, len: 0, base: 0, reach }
+    }
+
+    /// Creates a tail with the contents of one that was saved.
+    pub(super) fn restored<const N: usize>(saved: &SavedTail<N>, memory: &'m mut [u8; N]) -> Self {
+        *memory = saved.bytes;
+        Self { len: saved.len, base: saved.base, ..Self::new(memory) }
+    }
+
+    /// Returns a copy; `None` if it takes more memory.
+    pub(super) fn save<const N: usize>(&self) -> Option<SavedTail<N>> {
+        let mut bytes = [0; N];
+        bytes.get_mut(..self.len)?.copy_from_slice(self.memory.get(..self.len)?);
+        Some(SavedTail { bytes, len: self.len, base: self.base })
     }
 
     /// Returns the offset where the next slice begins.

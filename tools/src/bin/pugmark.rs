@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         annotate, bench, calls,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script, timeline,
+        coverage, decode, diff, flamegraph, gdb, ibs, last, manual, mem, pebs, pmc, report, script, timeline,
     },
 };
 use std::{
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         PugmarkCommand::Annotate(options) => annotate::run(options),
         PugmarkCommand::Calls(options) => calls::run(options),
         PugmarkCommand::Last(options) => last::run(options),
+        PugmarkCommand::Gdb(options) => gdb::run(options),
         PugmarkCommand::Timeline(options) => timeline::run(options),
         PugmarkCommand::Flamegraph(options) => flamegraph::run(options),
         PugmarkCommand::Report(options) => report::run(options),

@@ -1,8 +1,8 @@
 //! The command line of `pugmark`: its subcommands, and what is made of their descriptions.
 
 use super::{
-    annotate, bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report,
-    script, timeline,
+    annotate, bench, calls, coverage, decode, diff, flamegraph, gdb, ibs, last, manual, mem, pebs, pmc,
+    report, script, timeline,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::{boot, record, stat};
@@ -42,6 +42,8 @@ pub enum PugmarkCommand {
     Diff(diff::DiffOptions),
     /// Show the calls and returns before the end of a trace
     Last(last::LastOptions),
+    /// Let GDB step through a recording, forwards and backwards
+    Gdb(gdb::GdbOptions),
     /// Draw which function ran when: as a page, for Perfetto, or for the Firefox profiler
     Timeline(timeline::TimelineOptions),
     /// Draw how much each chain of calls took, or write it as folded stacks

@@ -27,6 +27,7 @@ pub mod decode;
 pub mod diff;
 mod disassembly;
 pub mod flamegraph;
+pub mod gdb;
 mod hashing;
 pub mod ibs;
 pub mod input;

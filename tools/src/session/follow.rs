@@ -20,7 +20,7 @@ const CACHES: usize = 8;
 /// A stream reads a packet only if it has the bytes of the longest one, a PSB: this many more than one byte.
 const READ_AHEAD: usize = 15;
 /// The number of bytes that are decoded before a sink is asked if it is done.
-const CHUNK: usize = 1 << 16;
+const CHUNK: usize = if cfg!(test) { 1 << 8 } else { 1 << 16 };
 /// The size of a session from which on two threads follow it.
 const LARGE: u64 = 1 << 20;
 /// The number of bytes of a mapped file that are decoded before their memory is given back.
@@ -107,8 +107,7 @@ impl<'a> Session<'a> {
         let mut slices: Vec<&TraceSlice> =
             self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
         slices.sort_by_key(|slice| slice.tsc);
-        let count = CACHES.min(self.images.len()).max(1);
-        let mut memory: Vec<_> = (0..count).map(|_| vec![0; CACHE_WORDS]).collect();
+        let mut memory = BlockCaches::memory(self.images.len());
         let mut caches = BlockCaches::new(&mut memory);
         // A trace that is cut has a stream from its first slice to its last one.
         let is_cut =
@@ -125,7 +124,7 @@ impl<'a> Session<'a> {
                     let after = slices[number + 1..].iter().find(|after| after.trace == slice.trace);
                     let after = after.filter(|after| after.is_switch).map(|after| after.lane);
                     let mut sink = SwitchedSink::new(sinks, &mut owners[cut], slice, after, at);
-                    self.go_on(slice, &mut streams[cut], cache, &mut sink);
+                    self.go_on(slice, &mut streams[cut], cache, &mut sink, |_, _| {});
                 }
                 (cut, _) => {
                     let lane = if sinks.len() == 1 { 0 } else { slice.lane };
@@ -133,7 +132,7 @@ impl<'a> Session<'a> {
                     sink.turn_to_cache(cache_number);
                     sink.begins(slice);
                     match cut {
-                        Ok(cut) => self.go_on(slice, &mut streams[cut], cache, sink),
+                        Ok(cut) => self.go_on(slice, &mut streams[cut], cache, sink, |_, _| {}),
                         Err(_) => self.whole(slice, cache, sink),
                     }
                 }
@@ -149,18 +148,20 @@ impl<'a> Session<'a> {
         let (trace, image) = (self.traces[slice.trace], self.image(slice.image));
         if S::ENDS_EARLY || self.mapped(slice.trace).is_some() {
             let mut kept = <Kept>::new();
-            return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), cache, sink);
+            let mut stream = BlockStream::new(image, self.config, &mut kept);
+            return self.go_on(slice, &mut stream, cache, sink, |_, _| {});
         }
         layers::blocks(trace, image, self.config, cache, sink);
     }
 
-    /// Decodes the next slice of a trace.
-    fn go_on<S: SliceSink>(
+    /// Decodes the next slice of a trace. Calls `pauses` after each part of it.
+    pub(super) fn go_on<S: SliceSink>(
         &self,
         slice: &TraceSlice,
         stream: &mut BlockStream<'a, '_>,
         cache: &mut BlockCache<'_>,
         sink: &mut S,
+        mut pauses: impl FnMut(&BlockStream<'a, '_>, &mut S),
     ) {
         let trace = self.traces[slice.trace];
         stream.set_image(self.image(slice.image));
@@ -182,6 +183,7 @@ impl<'a> Session<'a> {
             if S::ENDS_EARLY && sink.is_done() {
                 return;
             }
+            pauses(stream, sink);
         }
         if slice.range.end == trace.len() {
             stream.finish(cache, sink);
@@ -201,21 +203,26 @@ fn read_ahead(trace: &[u8], end: usize) -> usize {
 }
 
 /// The block caches of some images.
-struct BlockCaches<'m> {
+pub(crate) struct BlockCaches<'m> {
     caches: Vec<(Option<usize>, BlockCache<'m>)>,
     /// The order in which they were used, the last one last.
     order: Vec<usize>,
 }
 
 impl<'m> BlockCaches<'m> {
-    fn new(memory: &'m mut [Vec<u32>]) -> Self {
+    /// Returns the memory for the caches of as many images.
+    pub(crate) fn memory(images: usize) -> Vec<Vec<u32>> {
+        (0..CACHES.min(images).max(1)).map(|_| vec![0; CACHE_WORDS]).collect()
+    }
+
+    pub(crate) fn new(memory: &'m mut [Vec<u32>]) -> Self {
         let caches: Vec<_> = memory.iter_mut().map(|memory| (None, BlockCache::new(memory))).collect();
         Self { order: (0..caches.len()).collect(), caches }
     }
 
     /// Returns the block cache of an image, with its number; one that was used longest ago if it has none. A cache
     /// forgets blocks of another image.
-    fn of(&mut self, image: usize) -> (usize, &mut BlockCache<'m>) {
+    pub(super) fn of(&mut self, image: usize) -> (usize, &mut BlockCache<'m>) {
         let known = self.caches.iter().position(|(of, _)| *of == Some(image));
         let number = known.unwrap_or_else(|| self.order[0]);
         self.order.retain(|other| *other != number);

@@ -18,15 +18,17 @@ mod follow;
 pub mod layers;
 mod numbers;
 mod places;
+mod resumed;
 mod switch;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub(crate) use follow::MAPPED_CHUNK;
+pub(crate) use follow::{BlockCaches, MAPPED_CHUNK};
 pub use follow::{CACHE_WORDS, SliceEnd, SliceSink};
 pub(crate) use numbers::BlockNumbers;
 pub use places::{TurnPlace, places};
+pub(crate) use resumed::WalkPlace;
 
 use crate::mapped::MappedFile;
 use pugmark_decoder_core::{

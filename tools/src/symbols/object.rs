@@ -93,6 +93,11 @@ impl ObjectSymbols {
         Self { path, folders, contents }
     }
 
+    /// Returns the file's path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the distance that the file was moved, if its part at `offset` is mapped at `address`; `None` if unknown.
     pub(super) fn moved(&self, offset: u64, address: u64) -> Option<u64> {
         match &self.contents {

@@ -178,6 +178,18 @@ impl TracedSymbols {
         self.dumps.iter().filter_map(|dump| dump.jitdump())
     }
 
+    /// Returns the files that the code is from, the lowest address first, each with the distance that it was moved.
+    pub(crate) fn objects(&self) -> Vec<(PathBuf, u64)> {
+        let mut objects: Vec<(PathBuf, u64)> = vec![];
+        for (symbols, moved) in self.mapped.values().filter_map(|mapped| mapped.file.as_ref()) {
+            let object = (symbols.path().to_path_buf(), *moved);
+            if !objects.contains(&object) {
+                objects.push(object);
+            }
+        }
+        objects
+    }
+
     /// Adds a part of a file that is mapped. It takes the place of what was there. With `symfs` its name is the one in
     /// that folder.
     pub(crate) fn add_mapping(
