@@ -1,6 +1,8 @@
 //! `pugmark coverage`: which code a trace has executed, and which it has not.
 
+mod autofdo;
 mod blocks;
+mod bolt;
 mod executed;
 mod formats;
 mod lcov;
@@ -16,9 +18,10 @@ use super::{
     verdict::Verdict,
 };
 use crate::file::read_regular;
-use crate::output;
+use crate::output::{self, tell};
 use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles};
 use anyhow::{Context, Result, ensure};
+use autofdo::CompilerProfile;
 use blocks::FileBlocks;
 use clap::{Args, ValueEnum};
 pub(crate) use executed::Executed;
@@ -44,9 +47,11 @@ Examples:
   pugmark coverage --added --union b.rec --union c.rec a.rec  which of them has executed what the ones before have not
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
-  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it")]
+  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it
+  pugmark coverage -f autofdo -o a.prof a.rec                 for clang -fprofile-sample-use=a.prof
+  pugmark coverage -f bolt -o a.bolt a.rec                    for llvm-bolt -pa -data=a.bolt")]
 pub struct CoverageOptions {
-    /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
+    /// functions, blocks, lines, edges, drcov, lcov, afl: 65536 counts, autofdo or bolt: profiles for LLVM
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
     /// Of this ELF file, not the recorded program; its address is found from its bytes, or is BASE
@@ -81,7 +86,12 @@ enum CoverageFormat {
     Drcov,
     Lcov,
     Afl,
+    Autofdo,
+    Bolt,
 }
+
+/// The error of a file without lines.
+const NO_LINES: &str = "has no lines of source: compile it with -g, or install its debug information";
 
 /// Runs `pugmark coverage`. The exit status is 1 if a trace has errors or nothing in it was executed.
 ///
@@ -147,26 +157,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         source: source.as_ref().map(|(source, moved)| (source, *moved)),
         names: &names,
     };
-    let mut text = vec![];
-    match (options.json, options.format, &of) {
-        (true, ..) => report.json(&mut text)?,
-        (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
-        (_, format @ (CoverageFormat::Lcov | CoverageFormat::Lines), Some(of)) => {
-            let has_lines = match format {
-                CoverageFormat::Lines => report.lines(&mut text)?,
-                _ => report.lcov(&mut text)?,
-            };
-            ensure!(
-                has_lines,
-                "{} has no lines of source: compile it with -g, or install its debug information",
-                of.path.display()
-            );
-        }
-        (_, CoverageFormat::Functions, Some(_)) => report.functions(&mut text)?,
-        (_, CoverageFormat::Blocks, Some(_)) => report.blocks(&mut text)?,
-        _ => report.edges(&mut text)?,
-    }
-    options.write(&text)?;
+    options.write(&options.text(&report, of.as_ref())?)?;
     Ok(status)
 }
 
@@ -223,10 +214,59 @@ impl CoverageOptions {
         })
     }
 
+    /// Returns the output.
+    fn text(&self, report: &Report<'_>, of: Option<&CountedFile>) -> Result<Vec<u8>> {
+        let mut text = vec![];
+        match (self.json, self.format, of) {
+            (true, ..) => report.json(&mut text)?,
+            (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
+            (_, format @ (CoverageFormat::Lcov | CoverageFormat::Lines), Some(of)) => {
+                let has_lines = match format {
+                    CoverageFormat::Lines => report.lines(&mut text)?,
+                    _ => report.lcov(&mut text)?,
+                };
+                ensure!(has_lines, "{} {NO_LINES}", of.path.display());
+            }
+            (_, CoverageFormat::Autofdo | CoverageFormat::Bolt, Some(of)) => {
+                self.profile(report, of, &mut text)?;
+            }
+            (_, CoverageFormat::Functions, Some(_)) => report.functions(&mut text)?,
+            (_, CoverageFormat::Blocks, Some(_)) => report.blocks(&mut text)?,
+            _ => report.edges(&mut text)?,
+        }
+        Ok(text)
+    }
+
+    /// Writes a profile, and says what it lacks.
+    fn profile(&self, report: &Report<'_>, of: &CountedFile, text: &mut Vec<u8>) -> Result<()> {
+        let (Some(blocks), Some((source, moved))) = (report.blocks, report.source) else { return Ok(()) };
+        let executed = report.executed.of_file(of.place(), Some(0));
+        let (all, name) = (executed.insns.values().sum::<u64>(), of.path.display());
+        ensure!(all > 0, "nothing of {name} was executed");
+        let (left_out, why) = if self.format == CoverageFormat::Bolt {
+            (
+                bolt::write(&executed, blocks, moved, text)?,
+                "they are no instructions of a sweep over the file",
+            )
+        } else {
+            let known = source.profile_places();
+            let profile = CompilerProfile::of(&executed, blocks, |ip| known.find(ip.wrapping_sub(moved)));
+            ensure!(profile.left_out < all, "{name} {NO_LINES}");
+            profile.write(text)?;
+            (profile.left_out, "they have no line of source")
+        };
+        if left_out > 0 {
+            tell(format_args!(
+                "pugmark: {left_out} of {all} instructions of {name} are not in the profile: {why}"
+            ));
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<()> {
-        use CoverageFormat::{Afl, Drcov, Lcov, Lines};
+        use CoverageFormat::{Afl, Autofdo, Bolt, Drcov, Lcov, Lines};
         ensure!(
-            self.diff.is_none() || !matches!(self.format, Drcov | Lcov | Afl),
+            self.diff.is_none() || !matches!(self.format, Drcov | Lcov | Afl | Autofdo | Bolt),
             "--diff compares functions, blocks, lines and edges; make a file for each trace and use a program for \
              these files"
         );
@@ -235,8 +275,8 @@ impl CoverageOptions {
             "--between: a map of edges is made without looking at instructions; use another format"
         );
         ensure!(
-            !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl),
-            "drcov, lcov, lines and afl are formats of their own: leave out --json"
+            !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl | Autofdo | Bolt),
+            "drcov, lcov, lines, afl, autofdo and bolt are formats of their own: leave out --json"
         );
         ensure!(
             !self.added || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
