@@ -37,6 +37,7 @@ struct PackageManager {
     chromium: &'static str,
     groff: &'static str,
     lcov: &'static str,
+    clang: &'static str,
     valgrind: &'static str,
     gdb: &'static str,
     yasm: &'static str,
@@ -67,6 +68,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        clang: "clang llvm",
         valgrind: "valgrind",
         gdb: "gdb",
         yasm: "yasm",
@@ -89,6 +91,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        clang: "clang llvm",
         valgrind: "valgrind",
         gdb: "gdb",
         yasm: "yasm",
@@ -111,6 +114,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        clang: "clang llvm",
         valgrind: "valgrind",
         gdb: "gdb",
         yasm: "yasm",
@@ -133,6 +137,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        clang: "clang llvm",
         valgrind: "valgrind",
         gdb: "gdb",
         yasm: "yasm",
@@ -155,6 +160,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        clang: "clang llvm",
         valgrind: "valgrind",
         gdb: "gdb",
         yasm: "yasm",
@@ -188,7 +194,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 17] = [
+const OPTIONAL: [Optional; 18] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone may be installed for another program, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -199,6 +205,7 @@ const OPTIONAL: [Optional; 17] = [
     ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
     ("groff", |name| answers(name, "--version"), |manager| manager.groff),
     ("genhtml", |name| answers(name, "--version"), |manager| manager.lcov),
+    ("clang", |name| answers(name, "--version"), |manager| manager.clang),
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
     ("valgrind", |name| answers(name, "--version"), |manager| manager.valgrind),
     ("gdb", |name| answers(name, "--version"), |manager| manager.gdb),
@@ -521,6 +528,7 @@ mod tests {
                 "chromium",
                 "groff",
                 "lcov",
+                "llvm",
                 "yasm",
                 "valgrind",
                 "gdb",
