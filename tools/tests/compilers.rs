@@ -12,7 +12,7 @@ use std::{
 };
 
 /// `sum` is called four times, the last time by a jump; `odd` and `even` through a pointer. `clamp` is inlined.
-/// What is expected never happens.
+/// The branches that are expected are never taken.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ int main(int count, char **words) {
     return 0;
 }
 "#;
-/// What the program is given.
+/// The number of elements that the program is given.
 const NUMBER: &str = "100";
 
 /// A folder with the program, its source, and the recording `rec` of it.

@@ -18,7 +18,7 @@ type Line = (u16, u32);
 
 /// The counts of a line.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct LineCounts {
+struct SampledLine {
     count: u64,
     /// The functions that it has called, or jumped to as its last act.
     targets: BTreeMap<Rc<str>, u64>,
@@ -27,7 +27,7 @@ struct LineCounts {
 /// The counts of a function, or of an instance of it that was inlined.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FunctionCounts {
-    lines: BTreeMap<Line, LineCounts>,
+    lines: BTreeMap<Line, SampledLine>,
     inlined: BTreeMap<(Line, Rc<str>), Self>,
 }
 
@@ -98,7 +98,7 @@ impl CompilerProfile {
     }
 
     /// Returns the counts of a line; `None` if the code has no line.
-    fn line(&mut self, places: &[ProfilePlace]) -> Option<&mut LineCounts> {
+    fn line(&mut self, places: &[ProfilePlace]) -> Option<&mut SampledLine> {
         let mut counts = &mut self.functions.entry(places.last()?.function.clone()).or_default().1;
         for pair in places.windows(2).rev() {
             let [inner, outer] = pair else { continue };
@@ -127,7 +127,7 @@ impl FunctionCounts {
     }
 
     fn write(&self, depth: usize, out: &mut dyn Write) -> io::Result<()> {
-        for (line, LineCounts { count, targets }) in &self.lines {
+        for (line, SampledLine { count, targets }) in &self.lines {
             write!(out, "{:depth$}{}: {count}", "", shown(*line))?;
             let mut targets: Vec<_> = targets.iter().collect();
             targets.sort_by_key(|(_, count)| Reverse(**count));
@@ -151,8 +151,8 @@ fn shown((offset, part): Line) -> String {
     if part == 0 { offset.to_string() } else { format!("{offset}.{part}") }
 }
 
-/// Returns the first number of a discriminator. LLVM packs several into one: a bit that is set is a zero; otherwise five
-/// bits follow, and after a sixth one that is set seven more.
+/// Returns the first number of a discriminator. LLVM packs several into one: a bit that is set is a zero; otherwise
+/// five bits follow, and after a sixth one that is set seven more.
 ///
 /// Source: LLVM, IR/DebugInfoMetadata.h, `DILocation::getUnsignedFromPrefixEncoding`.
 const fn component(packed: u32) -> u32 {

@@ -22,7 +22,7 @@ pub(super) fn write(
     let count = |ip: u64| executed.insns.get(&ip).copied().unwrap_or(0);
     let place = |ip: u64| ip.wrapping_sub(moved);
     let mut left_out: u64 = executed.insns.values().sum();
-    // How often each address was reached from other code of the file.
+    // Counts of each address as it was reached from other code of the file.
     let mut reached: BTreeMap<u64, u64> = BTreeMap::new();
     let mut ways = vec![];
     let mut not_taken = BTreeSet::new();

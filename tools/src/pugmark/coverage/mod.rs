@@ -6,6 +6,7 @@ mod bolt;
 mod executed;
 mod formats;
 mod lcov;
+mod minimise;
 mod same_code;
 
 use super::{
@@ -45,6 +46,7 @@ Examples:
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
   pugmark coverage --union b.rec a.rec                        of both together, in any format
   pugmark coverage --added --union b.rec --union c.rec a.rec  which of them has executed what the ones before have not
+  pugmark coverage --minimise small recordings/*              copies few that have executed all that all of them have
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
   pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it
@@ -66,6 +68,9 @@ pub struct CoverageOptions {
     /// Print for each trace, TRACE and then those of --union, how many edges it has and adds
     #[arg(long, conflicts_with_all = ["diff", "out"])]
     added: bool,
+    /// Copy to this new folder few recordings that have all edges; TRACE is any number of them
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["diff", "out", "added"])]
+    minimise: Option<PathBuf>,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -102,6 +107,9 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     if options.format == CoverageFormat::Afl {
         return options.map(&mut progress);
+    }
+    if let Some(folder) = &options.minimise {
+        return options.minimise(folder, &mut progress);
     }
     let mut verdict = Verdict::default();
     let traces = options.input.traces(&[], &mut verdict, &mut progress)?;
@@ -188,15 +196,16 @@ impl CoverageOptions {
         for (trace, count) in std::iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
             let (own, after) = rest.split_at(*count);
             rest = after;
-            let executed = own.iter().map(|CoveredLane { code, executed, .. }| match of {
-                Some(of) => executed.of_file(of.place(), of.moved_in(code)),
-                None => executed.clone(),
-            });
-            let edges: BTreeSet<_> = executed.flat_map(|executed| executed.edges.into_keys()).collect();
+            let edges = minimise::edges_of(own, of);
             let before = seen.len();
             seen.extend(edges.iter().copied());
             rows.push((edges.len(), seen.len() - before, trace.display().to_string()));
         }
+        self.print_rows(&rows)
+    }
+
+    /// Prints for each trace how many edges it has, and how many it adds.
+    fn print_rows(&self, rows: &[(usize, usize, String)]) -> Result<()> {
         output::page(|out| {
             if self.json {
                 let row = |(edges, added, trace): &(usize, usize, String)| {
@@ -279,8 +288,9 @@ impl CoverageOptions {
             "drcov, lcov, lines, afl, autofdo and bolt are formats of their own: leave out --json"
         );
         ensure!(
-            !self.added || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
-            "--added prints numbers of edges: leave out -f, or write -f edges for those of all code"
+            !(self.added || self.minimise.is_some())
+                || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
+            "--added and --minimise print numbers of edges: leave out -f, or write -f edges for those of all code"
         );
         Ok(())
     }

@@ -291,7 +291,7 @@ fn places_for_compilers_are_lines_of_their_functions() {
         let place = |place: &ProfilePlace| (place.function.to_string(), place.offset);
         let last: Vec<_> = found.last().unwrap().iter().map(place).collect();
         assert!(matches!(&last[..], [(name, 4 | 5)] if name == "sum"), "{options:?}: {last:?}");
-        // `x / 3 * 2` is in the line after the first one of `twice`, whose call is in the third one after that of `sum`.
+        // `x / 3 * 2` is one line after the first one of `twice`, whose call is three lines after that of `sum`.
         let inlined = [("twice".to_owned(), 1), ("sum".to_owned(), 3)];
         assert!(found.iter().any(|places| places.iter().map(place).eq(inlined.clone())), "{found:?}");
         assert_eq!(places.find(0), []);
