@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::Write,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -106,6 +107,8 @@ fn refusals_say_what_to_do() {
         (&["-f", "drcov", "--of", "code", "--json", "trace"], "leave out --json"),
         (&["-f", "lcov", "trace"], "name its file with --of"),
         (&["-f", "lcov", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
+        (&["-f", "autofdo", "--of", "code", "--json", "trace"], "leave out --json"),
+        (&["-f", "bolt", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
         (&["-f", "lines", "--json", "--of", "code", "trace"], "leave out --json"),
         (&["--of", "code", "--raw", "code:0x1000", "trace"], "--of code"),
         (&["--of", "/proc/self/exe", "--raw", "code:0x1000", "trace"], "--of /proc/self/exe:0x400000"),
@@ -256,6 +259,71 @@ fn inputs_together_have_the_lines_of_lcov_and_each_says_what_it_adds() {
     };
     assert_eq!(lines("union.info"), lines("sum.info"));
     assert!(lines("sum.info").values().any(|hit| *hit));
+}
+
+/// Few inputs have the edges of all: of two that have the same ones only the shorter one is needed.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn few_recordings_are_chosen_that_have_the_edges_of_all() {
+    let folder = Scratch::new("minimise");
+    fs::write(folder.0.join("program.c"), PROGRAM).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-no-pie", "-o", "program", "program.c"]).current_dir(&folder.0);
+    if cc.output().is_err() {
+        return println!("skipped: a compiler is not installed");
+    }
+    let inputs = [
+        ("twenty", &["20"][..]),
+        ("none", &[]),
+        ("ten", &["10"]),
+        ("one", &["1"]),
+        ("three", &["1", "2", "3"]),
+    ];
+    for (name, words) in inputs {
+        folder.pugmark(&[&["record", "-o", name, "--", "./program"], words].concat());
+    }
+    let names = inputs.map(|(name, _)| name);
+    let minimise = [&["coverage", "--minimise", "small"][..], &names].concat();
+    let output = folder.pugmark(&minimise);
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.starts_with("3 of 5 recordings have all "), "{said}");
+    let rows: BTreeSet<&str> = text.lines().skip(1).filter_map(|row| row.split_whitespace().nth(2)).collect();
+    assert_eq!(rows, BTreeSet::from(["none", "ten", "three"]), "{text}");
+    // The chosen ones are recordings like the others, and the others add nothing to them.
+    assert_eq!(folder.text(&["coverage", "small/ten"]), folder.text(&["coverage", "ten"]));
+    let chosen = ["--union", "small/none", "--union", "small/three"];
+    let others = names.iter().flat_map(|name| ["--union", name]);
+    let all: Vec<&str> =
+        ["coverage", "--added"].into_iter().chain(chosen).chain(others).chain(["small/ten"]).collect();
+    let rows = folder.json(&all);
+    let added = rows["traces"].as_array().unwrap().iter().map(|row| row["added"].as_u64().unwrap());
+    let added: Vec<u64> = added.collect();
+    assert!(added.len() == 8 && added[..3].iter().all(|added| *added > 0), "{rows}");
+    assert!(added[3..].iter().all(|added| *added == 0), "{rows}");
+    for (words, text) in [
+        (&minimise[..], "--minimise small: it must be a new folder or an empty one"),
+        (&["coverage", "--minimise", "other", "-f", "afl", "ten"], "leave out -f"),
+        (&["coverage", "--minimise", "other", "ten", "small/ten"], "ten and small/ten would have one name"),
+        (&["coverage", "--minimise", "other", "ten", "missing"], "cannot read missing"),
+    ] {
+        let output = folder.pugmark(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(text), "{words:?}: {said}");
+    }
+    assert!(!folder.0.join("other").exists());
+    // A recording with an error counts, and the exit status says that something is missing.
+    fs::OpenOptions::new()
+        .append(true)
+        .open(folder.0.join("one/trace.pt"))
+        .unwrap()
+        .write_all(&[0xff; 64])
+        .unwrap();
+    let output = folder.pugmark(&["coverage", "--minimise", "damaged", "ten", "one"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("errors and losses in the traces"),
+        "{output:?}"
+    );
 }
 
 /// The difference between traces of different builds, or at different addresses, is refused: an address has two

@@ -45,6 +45,6 @@ pub(crate) use debug_files::{DebugFolders, crc32};
 pub(crate) use functions::{extent, functions};
 pub use jitdump::JitDump;
 pub use kernel::KernelSymbols;
-pub(crate) use lines::{SourceLine, SourceLines, SourcePlace};
+pub(crate) use lines::{ProfilePlace, SourceLine, SourceLines, SourcePlace};
 pub use perf_map::JitSymbols;
 pub(crate) use traced::{MappedPart, NamedPlace, TracedSymbols, moved};

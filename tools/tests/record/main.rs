@@ -7,6 +7,7 @@ mod command;
 mod counting;
 mod crashes;
 mod environment;
+mod executing;
 mod losses;
 mod programs;
 mod recorded;

@@ -375,7 +375,11 @@ impl<'a> Emulation<'a> {
         for number in 0..self.threads.len() {
             while former(&self.threads[number]) && self.read_thread(number)? {}
         }
+        // The first thread of a program is the one that has executed it; the others are new.
+        let is_first =
+            !self.threads.iter().any(|thread| (thread.pid(), thread.generation()) == (pid, generation));
         let before = self.threads.iter().rposition(|thread| former(thread) && thread.executes);
+        let before = before.filter(|_| is_first);
         let number = match before {
             Some(before) => self.threads[before].number(),
             None => {

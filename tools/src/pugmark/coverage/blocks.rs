@@ -9,7 +9,10 @@ use crate::symbols::{extent, functions};
 use crate::text::printable;
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, SectionFlags, elf::SHF_EXECINSTR};
-use pugmark_decoder_core::{insn, mode::ExecMode};
+use pugmark_decoder_core::{
+    insn::{self, Class},
+    mode::ExecMode,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -36,6 +39,8 @@ pub(crate) struct FileBlocks {
     pub(crate) blocks: Vec<BasicBlock>,
     /// The addresses of all instructions.
     insns: BTreeSet<u64>,
+    /// The addresses of jumps and returns.
+    jumps: BTreeSet<u64>,
 }
 
 impl FileBlocks {
@@ -85,6 +90,8 @@ impl FileBlocks {
             let next = insn.next(ip);
             insns.push((ip, next));
             if insn.class.is_branch() {
+                let comes_back = matches!(insn.class, Class::NearCall | Class::IndirectCall | Class::FarCall);
+                self.jumps.extend((!comes_back).then_some(ip));
                 begins.insert(next);
                 begins.extend(insn.target.filter(|target| addresses.contains(target)));
             }
@@ -118,6 +125,16 @@ impl FileBlocks {
             blocks.map(|(from, to)| BasicBlock { addresses: from..to, piece }).collect::<Vec<_>>()
         };
         self.blocks = std::mem::take(&mut self.blocks).into_iter().flat_map(split).collect();
+    }
+
+    /// Returns the addresses of the instructions in a range.
+    pub(crate) fn insns(&self, addresses: &Range<u64>) -> impl DoubleEndedIterator<Item = u64> {
+        self.insns.range(addresses.clone()).copied()
+    }
+
+    /// Returns true if there is a jump or a return at an address.
+    pub(crate) fn is_jump(&self, ip: u64) -> bool {
+        self.jumps.contains(&ip)
     }
 
     /// Returns the name of a block: its function or section, and how far in it is.

@@ -1,9 +1,12 @@
 //! `pugmark coverage`: which code a trace has executed, and which it has not.
 
+mod autofdo;
 mod blocks;
+mod bolt;
 mod executed;
 mod formats;
 mod lcov;
+mod minimise;
 mod same_code;
 
 use super::{
@@ -16,9 +19,10 @@ use super::{
     verdict::Verdict,
 };
 use crate::file::read_regular;
-use crate::output;
+use crate::output::{self, tell};
 use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles};
 use anyhow::{Context, Result, ensure};
+use autofdo::CompilerProfile;
 use blocks::FileBlocks;
 use clap::{Args, ValueEnum};
 pub(crate) use executed::Executed;
@@ -42,11 +46,14 @@ Examples:
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
   pugmark coverage --union b.rec a.rec                        of both together, in any format
   pugmark coverage --added --union b.rec --union c.rec a.rec  which of them has executed what the ones before have not
+  pugmark coverage --minimise small recordings/*              copies few that have executed all that all of them have
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
-  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it")]
+  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it
+  pugmark coverage -f autofdo -o a.prof a.rec                 for clang -fprofile-sample-use=a.prof
+  pugmark coverage -f bolt -o a.bolt a.rec                    for llvm-bolt -pa -data=a.bolt")]
 pub struct CoverageOptions {
-    /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
+    /// functions, blocks, lines, edges, drcov, lcov, afl: 65536 counts, autofdo or bolt: profiles for LLVM
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
     /// Of this ELF file, not the recorded program; its address is found from its bytes, or is BASE
@@ -61,6 +68,9 @@ pub struct CoverageOptions {
     /// Print for each trace, TRACE and then those of --union, how many edges it has and adds
     #[arg(long, conflicts_with_all = ["diff", "out"])]
     added: bool,
+    /// Copy to this new folder few recordings that have all edges; TRACE is any number of them
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["diff", "out", "added"])]
+    minimise: Option<PathBuf>,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -81,7 +91,12 @@ enum CoverageFormat {
     Drcov,
     Lcov,
     Afl,
+    Autofdo,
+    Bolt,
 }
+
+/// The error of a file without lines.
+const NO_LINES: &str = "has no lines of source: compile it with -g, or install its debug information";
 
 /// Runs `pugmark coverage`. The exit status is 1 if a trace has errors or nothing in it was executed.
 ///
@@ -92,6 +107,9 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     if options.format == CoverageFormat::Afl {
         return options.map(&mut progress);
+    }
+    if let Some(folder) = &options.minimise {
+        return options.minimise(folder, &mut progress);
     }
     let mut verdict = Verdict::default();
     let traces = options.input.traces(&[], &mut verdict, &mut progress)?;
@@ -147,26 +165,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         source: source.as_ref().map(|(source, moved)| (source, *moved)),
         names: &names,
     };
-    let mut text = vec![];
-    match (options.json, options.format, &of) {
-        (true, ..) => report.json(&mut text)?,
-        (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
-        (_, format @ (CoverageFormat::Lcov | CoverageFormat::Lines), Some(of)) => {
-            let has_lines = match format {
-                CoverageFormat::Lines => report.lines(&mut text)?,
-                _ => report.lcov(&mut text)?,
-            };
-            ensure!(
-                has_lines,
-                "{} has no lines of source: compile it with -g, or install its debug information",
-                of.path.display()
-            );
-        }
-        (_, CoverageFormat::Functions, Some(_)) => report.functions(&mut text)?,
-        (_, CoverageFormat::Blocks, Some(_)) => report.blocks(&mut text)?,
-        _ => report.edges(&mut text)?,
-    }
-    options.write(&text)?;
+    options.write(&options.text(&report, of.as_ref())?)?;
     Ok(status)
 }
 
@@ -197,15 +196,16 @@ impl CoverageOptions {
         for (trace, count) in std::iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
             let (own, after) = rest.split_at(*count);
             rest = after;
-            let executed = own.iter().map(|CoveredLane { code, executed, .. }| match of {
-                Some(of) => executed.of_file(of.place(), of.moved_in(code)),
-                None => executed.clone(),
-            });
-            let edges: BTreeSet<_> = executed.flat_map(|executed| executed.edges.into_keys()).collect();
+            let edges = minimise::edges_of(own, of);
             let before = seen.len();
             seen.extend(edges.iter().copied());
             rows.push((edges.len(), seen.len() - before, trace.display().to_string()));
         }
+        self.print_rows(&rows)
+    }
+
+    /// Prints for each trace how many edges it has, and how many it adds.
+    fn print_rows(&self, rows: &[(usize, usize, String)]) -> Result<()> {
         output::page(|out| {
             if self.json {
                 let row = |(edges, added, trace): &(usize, usize, String)| {
@@ -223,10 +223,59 @@ impl CoverageOptions {
         })
     }
 
+    /// Returns the output.
+    fn text(&self, report: &Report<'_>, of: Option<&CountedFile>) -> Result<Vec<u8>> {
+        let mut text = vec![];
+        match (self.json, self.format, of) {
+            (true, ..) => report.json(&mut text)?,
+            (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
+            (_, format @ (CoverageFormat::Lcov | CoverageFormat::Lines), Some(of)) => {
+                let has_lines = match format {
+                    CoverageFormat::Lines => report.lines(&mut text)?,
+                    _ => report.lcov(&mut text)?,
+                };
+                ensure!(has_lines, "{} {NO_LINES}", of.path.display());
+            }
+            (_, CoverageFormat::Autofdo | CoverageFormat::Bolt, Some(of)) => {
+                self.profile(report, of, &mut text)?;
+            }
+            (_, CoverageFormat::Functions, Some(_)) => report.functions(&mut text)?,
+            (_, CoverageFormat::Blocks, Some(_)) => report.blocks(&mut text)?,
+            _ => report.edges(&mut text)?,
+        }
+        Ok(text)
+    }
+
+    /// Writes a profile, and says what it lacks.
+    fn profile(&self, report: &Report<'_>, of: &CountedFile, text: &mut Vec<u8>) -> Result<()> {
+        let (Some(blocks), Some((source, moved))) = (report.blocks, report.source) else { return Ok(()) };
+        let executed = report.executed.of_file(of.place(), Some(0));
+        let (all, name) = (executed.insns.values().sum::<u64>(), of.path.display());
+        ensure!(all > 0, "nothing of {name} was executed");
+        let (left_out, why) = if self.format == CoverageFormat::Bolt {
+            (
+                bolt::write(&executed, blocks, moved, text)?,
+                "they are no instructions of a sweep over the file",
+            )
+        } else {
+            let known = source.profile_places();
+            let profile = CompilerProfile::of(&executed, blocks, |ip| known.find(ip.wrapping_sub(moved)));
+            ensure!(profile.left_out < all, "{name} {NO_LINES}");
+            profile.write(text)?;
+            (profile.left_out, "they have no line of source")
+        };
+        if left_out > 0 {
+            tell(format_args!(
+                "pugmark: {left_out} of {all} instructions of {name} are not in the profile: {why}"
+            ));
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<()> {
-        use CoverageFormat::{Afl, Drcov, Lcov, Lines};
+        use CoverageFormat::{Afl, Autofdo, Bolt, Drcov, Lcov, Lines};
         ensure!(
-            self.diff.is_none() || !matches!(self.format, Drcov | Lcov | Afl),
+            self.diff.is_none() || !matches!(self.format, Drcov | Lcov | Afl | Autofdo | Bolt),
             "--diff compares functions, blocks, lines and edges; make a file for each trace and use a program for \
              these files"
         );
@@ -235,12 +284,13 @@ impl CoverageOptions {
             "--between: a map of edges is made without looking at instructions; use another format"
         );
         ensure!(
-            !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl),
-            "drcov, lcov, lines and afl are formats of their own: leave out --json"
+            !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl | Autofdo | Bolt),
+            "drcov, lcov, lines, afl, autofdo and bolt are formats of their own: leave out --json"
         );
         ensure!(
-            !self.added || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
-            "--added prints numbers of edges: leave out -f, or write -f edges for those of all code"
+            !(self.added || self.minimise.is_some())
+                || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
+            "--added and --minimise print numbers of edges: leave out -f, or write -f edges for those of all code"
         );
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Lines of source, and the functions that the compiler has put into others, from a file's debug information (DWARF).
 
+mod placed;
+
 use super::debug_files::DebugFolders;
 use super::names::shown;
 use super::packed::{UnpackError, UnpackLimit};
@@ -18,6 +20,8 @@ use std::{
     rc::Rc,
     sync::Arc,
 };
+
+pub(crate) use placed::ProfilePlace;
 
 type Bytes = EndianArcSlice<LittleEndian>;
 

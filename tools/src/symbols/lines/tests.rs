@@ -254,8 +254,15 @@ fn nothing_is_known_of_files_without_debug_information() {
 
 #[test]
 fn damaged_debug_information_is_no_reason_to_stop() {
+    for options in [&["-g", "-O1", "-gz=zlib"][..], &["-g", "-O1"]] {
+        let Some(built) = Built::new("damaged", options) else { return };
+        damage(&built);
+    }
+}
+
+/// Reads the debug information with one byte changed, for many of its bytes.
+fn damage(built: &Built) {
     use object::ObjectSection;
-    let Some(built) = Built::new("damaged", &["-g", "-O1", "-gz=zlib"]) else { return };
     let sum = built.function("sum");
     let bytes = fs::read(built.program()).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -266,7 +273,27 @@ fn damaged_debug_information_is_no_reason_to_stop() {
             damaged[at as usize] ^= 0x5a;
             let path = built.0.join("bad");
             fs::write(&path, damaged).unwrap();
-            printed(&lines_of(&path, Path::new("/")), sum.clone());
+            let lines = lines_of(&path, Path::new("/"));
+            printed(&lines, sum.clone());
+            let places = lines.profile_places();
+            sum.clone().for_each(|ip| drop(places.find(ip)));
         }
+    }
+}
+
+#[test]
+fn places_for_compilers_are_lines_of_their_functions() {
+    for options in [&["-g", "-O1"][..], &["-gdwarf-4", "-O1"]] {
+        let Some(built) = Built::new("placed", options) else { return };
+        let lines = lines_of(&built.program(), Path::new("/"));
+        let places = lines.profile_places();
+        let found: Vec<_> = built.function("sum").map(|ip| places.find(ip)).collect();
+        let place = |place: &ProfilePlace| (place.function.to_string(), place.offset);
+        let last: Vec<_> = found.last().unwrap().iter().map(place).collect();
+        assert!(matches!(&last[..], [(name, 4 | 5)] if name == "sum"), "{options:?}: {last:?}");
+        // `x / 3 * 2` is one line after the first one of `twice`, whose call is three lines after that of `sum`.
+        let inlined = [("twice".to_owned(), 1), ("sum".to_owned(), 3)];
+        assert!(found.iter().any(|places| places.iter().map(place).eq(inlined.clone())), "{found:?}");
+        assert_eq!(places.find(0), []);
     }
 }
