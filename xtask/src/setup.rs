@@ -200,7 +200,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 18] = [
+const OPTIONAL: [Optional; 19] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone may be installed for another program, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),

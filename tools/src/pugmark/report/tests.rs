@@ -125,7 +125,7 @@ fn a_jump_that_leaves_its_function_tells_a_function_without_a_name_in_any_order(
         (&[(0x1110, 0x1300)], &[]),
         // To a function with a name.
         (&[(0x1210, 0x1004)], &[]),
-        // What one jump tells makes another one leave its function.
+        // A begin that one jump tells makes other jumps leave their functions.
         (&[(0x1008, 0x1400), (0x1410, 0x1390), (0x1398, 0x1380)], &[0x1380, 0x1390, 0x1400]),
     ] {
         let expected: BTreeSet<u64> = calls.iter().chain(begins).copied().collect();
