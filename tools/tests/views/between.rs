@@ -180,3 +180,39 @@ fn a_part_that_is_not_there_is_refused_with_similar_names() {
         assert!(code == Some(status) && text.contains(words), "{command:?} {part}: {code:?} {text}");
     }
 }
+
+#[test]
+fn a_part_from_one_written_value_to_another_begins_and_ends_after_the_instructions_that_write_them() {
+    use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Packet, Ptw, PtwPayload};
+    let folder = Recorded(pugmark_harness::scratch::Scratch::new().unwrap());
+    // NOP, PTWRITE EAX, two NOPs, PTWRITE EAX, NOP, JMP RAX
+    let code =
+        [&[0x90][..], b"\xf3\x0f\xae\xe0", &[0x90; 2], b"\xf3\x0f\xae\xe0", &[0x90], b"\xff\xe0"].concat();
+    fs::write(folder.0.file("code"), code).unwrap();
+    let mut bytes = [0; 128];
+    let mut trace = Encoder::new(&mut bytes);
+    let written = |value| Packet::Ptw(Ptw { ip: false, payload: PtwPayload::Four(value) });
+    for packet in [
+        Packet::Psb,
+        Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }),
+        Packet::Fup(Ip::SignExtend48(0x1000)),
+        Packet::PsbEnd,
+        written(0x10),
+        written(0x20),
+        Packet::TipPgd(Ip::Suppressed),
+    ] {
+        trace.emit(&packet).unwrap();
+    }
+    fs::write(folder.0.file("trace.pt"), trace.trace()).unwrap();
+    for (part, expected) in [
+        ("ptw:0x10,ptw:0x20", &[0x1005, 0x1006, 0x1007][..]),
+        ("ptw:0x20,", &[0x100b, 0x100c]),
+        (",ptw:0x10", &[0x1000, 0x1001]),
+        ("ptw:0x10,", &[0x1005, 0x1006, 0x1007, 0x100b, 0x100c]),
+    ] {
+        let text =
+            folder.pugmark(&["script", "-F", "ip", "--between", part, "--raw", "code:0x1000", "trace.pt"]);
+        let found: Vec<_> = text.lines().map(|line| u64::from_str_radix(line.trim(), 16).unwrap()).collect();
+        assert_eq!(found, expected, "{part}");
+    }
+}
