@@ -39,8 +39,8 @@ pub(crate) struct FileBlocks {
     pub(crate) blocks: Vec<BasicBlock>,
     /// The addresses of all instructions.
     insns: BTreeSet<u64>,
-    /// The addresses of jumps and returns.
-    jumps: BTreeSet<u64>,
+    /// The branches among them.
+    branches: BTreeMap<u64, Class>,
 }
 
 impl FileBlocks {
@@ -90,8 +90,7 @@ impl FileBlocks {
             let next = insn.next(ip);
             insns.push((ip, next));
             if insn.class.is_branch() {
-                let comes_back = matches!(insn.class, Class::NearCall | Class::IndirectCall | Class::FarCall);
-                self.jumps.extend((!comes_back).then_some(ip));
+                self.branches.insert(ip, insn.class);
                 begins.insert(next);
                 begins.extend(insn.target.filter(|target| addresses.contains(target)));
             }
@@ -132,9 +131,9 @@ impl FileBlocks {
         self.insns.range(addresses.clone()).copied()
     }
 
-    /// Returns true if there is a jump or a return at an address.
-    pub(crate) fn is_jump(&self, ip: u64) -> bool {
-        self.jumps.contains(&ip)
+    /// Returns the branch at an address.
+    pub(crate) fn branch(&self, ip: u64) -> Option<Class> {
+        self.branches.get(&ip).copied()
     }
 
     /// Returns the name of a block: its function or section, and how far in it is.

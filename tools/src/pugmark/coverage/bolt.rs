@@ -6,6 +6,9 @@
 //! its count; `X:0` is anywhere outside of the file.
 
 use super::{blocks::FileBlocks, executed::Executed};
+use pugmark_decoder_core::insn::Class::{
+    CondJump, FarCall, FarJump, IndirectCall, IndirectJump, NearCall, NearJump,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Write},
@@ -22,6 +25,12 @@ pub(super) fn write(
     let count = |ip: u64| executed.insns.get(&ip).copied().unwrap_or(0);
     let place = |ip: u64| ip.wrapping_sub(moved);
     let mut left_out: u64 = executed.insns.values().sum();
+    let mut jumped: BTreeMap<u64, u64> = BTreeMap::new();
+    for ((from, to), count) in &executed.edges {
+        if let Some(CondJump | NearJump | IndirectJump | FarJump) = blocks.branch(*from) {
+            *jumped.entry(*to).or_default() += count;
+        }
+    }
     // Counts of each address as it was reached from other code of the file.
     let mut reached: BTreeMap<u64, u64> = BTreeMap::new();
     let mut ways = vec![];
@@ -31,12 +40,17 @@ pub(super) fn write(
         let insns = || blocks.insns(&block.addresses);
         left_out = left_out.saturating_sub(insns().map(count).sum());
         let Some(last) = insns().next_back().filter(|_| count(begin) > 0) else { continue };
-        // After a call, how often it has returned there.
-        let goes_on = match blocks.is_jump(last) {
-            true => executed.edges.get(&(last, next)).copied().unwrap_or(0),
-            false => count(begin).min(count(next)),
+        let goes_on = match blocks.branch(last) {
+            Some(CondJump) => {
+                not_taken.insert((last, next));
+                executed.edges.get(&(last, next)).copied().unwrap_or(0)
+            }
+            // A call need not return; the code after it may have been reached by a jump.
+            None | Some(NearCall | IndirectCall | FarCall) => {
+                count(begin).min(count(next).saturating_sub(jumped.get(&next).copied().unwrap_or(0)))
+            }
+            Some(_) => 0,
         };
-        not_taken.insert((last, next));
         *reached.entry(next).or_default() += goes_on;
         ways.push((begin, next, goes_on));
         ways.push((begin, last, count(begin).saturating_sub(goes_on)));
@@ -110,6 +124,24 @@ mod tests {
             B 1002 1005 2 0\nB 1006 1010 3 0\nB 1011 1014 4 0\nB 1015 100b 3 0\n\
             B X:0 1000 3 0\nB X:0 1010 1 0\n\
             F 1000 1004 1\nF 1000 1002 2\nF 1004 1005 1\nF 1005 100b 3\nF 1010 1011 4\nF 1014 1015 4\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    /// 1000: call 1000, which does not return; nop; 1006: jmp 1008; jmp 1005.
+    #[test]
+    fn a_call_that_does_not_return_and_a_jump_to_the_next_instruction_do_not_go_on() {
+        let code = &[0xe8, 0xfb, 0xff, 0xff, 0xff, 0x90, 0xeb, 0, 0xeb, 0xfb];
+        let symbols = [("first", 0x1000, 10, GLOBAL, 1)];
+        let file = ObjectFile { pieces: &[(0x1000, 0x1000, code)], symbols: &symbols }.bytes();
+        let blocks = FileBlocks::of(&object::File::parse(&*file).unwrap(), 0).unwrap();
+        let executed = Executed {
+            insns: [0x1000, 0x1005, 0x1006, 0x1008].map(|ip| (ip, 1)).into(),
+            edges: [((0x1006, 0x1008), 1), ((0x1008, 0x1005), 1)].into(),
+            ..Executed::default()
+        };
+        let mut text = vec![];
+        assert_eq!(write(&executed, &blocks, 0, &mut text).unwrap(), 0);
+        let expected = "B 1006 1008 1 0\nB 1008 1005 1 0\nB X:0 1000 1 0\nF 1005 1006 1\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 }

@@ -53,7 +53,7 @@ Examples:
   pugmark coverage -f autofdo -o a.prof a.rec                 for clang -fprofile-sample-use=a.prof
   pugmark coverage -f bolt -o a.bolt a.rec                    for llvm-bolt -pa -data=a.bolt")]
 pub struct CoverageOptions {
-    /// functions, blocks, lines, edges, drcov, lcov, afl: 65536 counts, autofdo or bolt: profiles for LLVM
+    /// functions, blocks, lines, edges, drcov, lcov, afl, autofdo or bolt
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
     /// Of this ELF file, not the recorded program; its address is found from its bytes, or is BASE
