@@ -88,10 +88,16 @@ pub fn run(options: &GdbOptions) -> Result<ExitCode> {
     let patience = options.stdio.then(|| Patience::new(io::stdout(), PATIENCE));
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
-    let traces = options.input.traces(&mut verdict)?;
-    let named = traces
-        .iter()
-        .map(|traced| NamedSession::load(&options.input, traced, &options.symbols, &mut progress));
+    let mut traces = options.input.traces(&mut verdict)?;
+    let pid = |traced: &Traced| traced.part.as_ref().and_then(|part| part.pid);
+    if options.pid.is_some() && traces.iter().any(|traced| pid(traced) == options.pid) {
+        traces.retain(|traced| pid(traced) == options.pid);
+    }
+    // What is the code has names, too.
+    let elf = options.input.elf.iter().map(|argument| split_base(argument).0.into());
+    let symbols: Vec<PathBuf> = options.symbols.iter().cloned().chain(elf).collect();
+    let named =
+        traces.iter().map(|traced| NamedSession::load(&options.input, traced, &symbols, &mut progress));
     let named: Vec<NamedSession> = named.collect::<Result<_>>()?;
     let sections: Vec<_> = named.iter().map(|named| named.loaded.sections()).collect();
     let images = sections.iter().map(Vec::len).max().unwrap_or(1);
