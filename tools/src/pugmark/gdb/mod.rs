@@ -97,7 +97,7 @@ pub fn run(options: &GdbOptions) -> Result<ExitCode> {
     if options.pid.is_some() && traces.iter().any(|traced| pid(traced) == options.pid) {
         traces.retain(|traced| pid(traced) == options.pid);
     }
-    // What is the code has names, too.
+    // A file that is the code has names, too.
     let elf = options.input.elf.iter().map(|argument| split_base(argument).0.into());
     let symbols: Vec<PathBuf> = options.symbols.iter().cloned().chain(elf).collect();
     let named =
