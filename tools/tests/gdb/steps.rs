@@ -149,6 +149,7 @@ fn bad_input_is_refused() {
         (&["--pid", "1", "rec"], 1, "--pid 1: no such process executed anything; these did: pid "),
         (&["--at", "middle", "rec"], 2, "--at"),
         (&["program.c"], 1, "no code"),
+        (&["-"], 1, "--stdio: standard input is GDB's"),
     ] {
         let (status, text) = refused(arguments);
         assert!(status == Some(expected) && text.contains(words), "{arguments:?}: {text}");

@@ -59,6 +59,20 @@ fn a_program_that_was_moved_has_its_names_and_its_libraries_too() {
 }
 
 #[test]
+fn a_trace_without_a_recording_has_the_names_of_the_file_that_is_its_code() {
+    let source = r#"int value = 7;
+        __asm__(".text\n.globl _start\n_start: nop\n call other\n ud2\nother: nop\n ud2\n");"#;
+    let recorded = Recorded::new(source, &["-static", "-nostdlib"]);
+    recorded.run("cp", &["rec/trace.pt", "alone.pt"]);
+    let commands = ["break *other", "continue", "monitor where", "x/i $pc", "echo data:\\n", "print value"];
+    let Some(text) = recorded.gdb("--elf program alone.pt", &commands) else { return };
+    assert_eq!(places(&text), [2], "{text}");
+    assert!(text.contains("thread 1: alone.pt\n") && text.contains(" <other>:\tnop"), "{text}");
+    // The file says 7, but nothing says that it was 7 then.
+    assert!(text.contains("Cannot access memory at address") && !text.contains("= 7"), "{text}");
+}
+
+#[test]
 fn each_thread_has_its_own_position_and_the_selected_one_goes() {
     let recorded = recorded();
     let second = recorded.addresses("rec/task-2").len();

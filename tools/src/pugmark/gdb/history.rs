@@ -152,7 +152,11 @@ impl<'a> History<'a> {
         let blocks = self.decode::<true>(caches, lane, at, at..at + 1);
         let block = blocks.first()?;
         self.times.turn_to(block.trace);
-        self.times.moment(block.span, at).map(|(time, _)| time)
+        let time = self.times.moment(block.span, at).map(|(time, _)| time);
+        if let Some(mapped) = self.session.mapped(block.trace) {
+            mapped.forget(0..self.session.traces[block.trace].len());
+        }
+        time
     }
 
     /// Reads code that the lane has at a position, and returns the number of bytes.

@@ -29,7 +29,7 @@ use super::{
 use crate::output::tell;
 use crate::session::BlockCaches;
 use crate::text::printable;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use files::ProcessFiles;
 use history::History;
@@ -85,13 +85,23 @@ enum BeginAt {
 /// # Errors
 /// If there is no trace or no code, nothing was executed, the address cannot be listened at, or the connection fails.
 pub fn run(options: &GdbOptions) -> Result<ExitCode> {
+    ensure!(
+        !options.stdio || options.input.trace.as_os_str() != "-",
+        "--stdio: standard input is GDB's, so the trace cannot come from there"
+    );
     let patience = options.stdio.then(|| Patience::new(io::stdout(), PATIENCE));
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
-    let traces = options.input.traces(&mut verdict)?;
-    let named = traces
-        .iter()
-        .map(|traced| NamedSession::load(&options.input, traced, &options.symbols, &mut progress));
+    let mut traces = options.input.traces(&mut verdict)?;
+    let pid = |traced: &Traced| traced.part.as_ref().and_then(|part| part.pid);
+    if options.pid.is_some() && traces.iter().any(|traced| pid(traced) == options.pid) {
+        traces.retain(|traced| pid(traced) == options.pid);
+    }
+    // A file that is the code has names, too.
+    let elf = options.input.elf.iter().map(|argument| split_base(argument).0.into());
+    let symbols: Vec<PathBuf> = options.symbols.iter().cloned().chain(elf).collect();
+    let named =
+        traces.iter().map(|traced| NamedSession::load(&options.input, traced, &symbols, &mut progress));
     let named: Vec<NamedSession> = named.collect::<Result<_>>()?;
     let sections: Vec<_> = named.iter().map(|named| named.loaded.sections()).collect();
     let images = sections.iter().map(Vec::len).max().unwrap_or(1);
@@ -132,8 +142,7 @@ pub fn run(options: &GdbOptions) -> Result<ExitCode> {
             notes: vec![],
         },
     };
-    drop(patience);
-    options.connect(&mut replay)?;
+    options.connect(&mut replay, patience)?;
     Ok(verdict.status())
 }
 
@@ -195,16 +204,16 @@ impl GdbOptions {
     }
 
     /// Waits for GDB, and serves it.
-    fn connect(&self, replay: &mut Replay<'_, '_>) -> Result<()> {
-        if self.stdio {
-            return serve::serve(replay, io::stdin(), io::stdout().lock());
+    fn connect(&self, replay: &mut Replay<'_, '_>, patience: Option<Patience>) -> Result<()> {
+        if let Some(patience) = patience {
+            return serve::serve(replay, io::stdin(), &patience);
         }
         let listener = TcpListener::bind(self.listen).with_context(|| format!("--listen {}", self.listen))?;
         let address = listener.local_addr()?;
         tell(format_args!("pugmark: waits for GDB at {address}: gdb -ex 'target remote {address}'"));
         let (stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        serve::serve(replay, stream.try_clone()?, stream)
+        serve::serve(replay, stream.try_clone()?, &Patience::new(stream, PATIENCE))
     }
 }
 

@@ -1,48 +1,68 @@
 //! Keeps GDB waiting while a recording is decoded.
 
 use std::{
-    io::Write,
-    sync::mpsc::{RecvTimeoutError, Sender, channel},
-    thread::{self, JoinHandle},
+    io::{self, Write},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
+    thread,
     time::Duration,
 };
 
-/// A thread that sends an acknowledgement again and again, up to its drop: GDB gives an answer two seconds
-/// (`remotetimeout`), from the last byte on, and passes over acknowledgements before it.
+/// The way to GDB, and a thread that sends an acknowledgement again and again while an answer is worked on: GDB waits
+/// for one two seconds (`remotetimeout`), from the last byte on, and passes over acknowledgements before it.
 ///
 /// Source: GDB's manual, Remote Protocol, "Packet Acknowledgment"; gdb/remote.c, `getpkt`.
-pub(super) struct Patience(Option<(Sender<()>, JoinHandle<()>)>);
+#[derive(Clone)]
+pub(super) struct Patience {
+    to: Arc<Mutex<dyn Write + Send>>,
+    is_busy: Arc<AtomicBool>,
+    /// The thread ends when the last of these is dropped.
+    _end: Sender<()>,
+}
 
 impl Patience {
     /// Starts to send.
-    pub(super) fn new(mut to: impl Write + Send + 'static, every: Duration) -> Self {
-        let (end, ended) = channel();
+    pub(super) fn new(to: impl Write + Send + 'static, every: Duration) -> Self {
+        let to: Arc<Mutex<dyn Write + Send>> = Arc::new(Mutex::new(to));
+        let is_busy = Arc::new(AtomicBool::new(true));
+        let (_end, ended) = channel();
+        let sender = (to.clone(), is_busy.clone());
         let send = move || {
+            let (to, is_busy) = sender;
             while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                if to.write_all(b"+").and_then(|()| to.flush()).is_err() {
+                if is_busy.load(Ordering::Relaxed) && write(&to, b"+").is_err() {
                     return;
                 }
             }
         };
-        // Without the thread only a long recording fails.
-        Self(thread::Builder::new().spawn(send).ok().map(|thread| (end, thread)))
+        // Without the thread only what takes long fails.
+        let _ = thread::Builder::new().spawn(send);
+        Self { to, is_busy, _end }
+    }
+
+    /// Notes whether an answer is worked on.
+    pub(super) fn set_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Relaxed);
+    }
+
+    /// Sends bytes, none of the thread's among them.
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        write(&self.to, bytes)
     }
 }
 
-impl Drop for Patience {
-    fn drop(&mut self) {
-        if let Some((end, thread)) = self.0.take() {
-            drop(end);
-            // It does not panic.
-            let _ = thread.join();
-        }
-    }
+fn write(to: &Mutex<dyn Write + Send>, bytes: &[u8]) -> io::Result<()> {
+    let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+    to.write_all(bytes)?;
+    to.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
 
     /// A writer that passes on what is written.
     struct Passed(Sender<Vec<u8>>);
@@ -59,12 +79,16 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_are_sent_until_it_is_dropped() {
+    fn acknowledgements_are_sent_while_it_is_busy_and_until_it_is_dropped() {
         let (send, sent) = channel();
         let patience = Patience::new(Passed(send), Duration::from_millis(1));
         assert_eq!([sent.recv().unwrap(), sent.recv().unwrap()], [b"+", b"+"]);
+        patience.set_busy(false);
+        patience.send(b"answer").unwrap();
+        let mut rest = sent.iter().skip_while(|bytes| bytes == b"+");
+        assert_eq!(rest.next().unwrap(), b"answer");
         drop(patience);
-        // The writer has gone with the thread.
-        assert!(sent.iter().all(|bytes| bytes == b"+"));
+        // The writer goes with the thread; one acknowledgement may have been on its way.
+        assert!(rest.count() <= 1);
     }
 }

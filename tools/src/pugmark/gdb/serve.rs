@@ -1,6 +1,6 @@
 //! The connection to GDB.
 
-use super::target::Replay;
+use super::{patience::Patience, target::Replay};
 use anyhow::{Result, anyhow};
 use gdbstub::{
     conn::Connection,
@@ -10,7 +10,7 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     convert::Infallible,
-    io::{self, BufWriter, Read, Write},
+    io::{self, Read},
     sync::mpsc::{Receiver, channel},
     thread,
 };
@@ -55,34 +55,34 @@ impl Incoming {
     }
 }
 
-/// The answers to GDB.
-struct Outgoing<W: Write>(BufWriter<W>);
+/// The answers to GDB. Each is sent as a whole.
+struct Outgoing {
+    to: Patience,
+    answer: Vec<u8>,
+}
 
-impl<W: Write> Connection for Outgoing<W> {
+impl Connection for Outgoing {
     type Error = io::Error;
 
     fn write(&mut self, byte: u8) -> io::Result<()> {
-        self.0.write_all(&[byte])
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)
+        self.answer.push(byte);
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.to.send(&std::mem::take(&mut self.answer))
     }
 }
 
-impl<W: Write> Outgoing<W> {
+impl Outgoing {
     /// Shows text to GDB's user, which is allowed until a stop is reported.
     ///
     /// Source: GDB's manual, Remote Protocol, "Stop Reply Packets", `O`.
-    fn show(&mut self, text: &str) -> io::Result<()> {
+    fn show(&mut self, text: &str) {
         let data: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
         let packet = format!("O{data}");
         let sum = packet.bytes().fold(0_u8, u8::wrapping_add);
-        self.0.write_all(format!("${packet}#{sum:02x}").as_bytes())
+        self.answer.extend(format!("${packet}#{sum:02x}").bytes());
     }
 }
 
@@ -93,21 +93,24 @@ impl<W: Write> Outgoing<W> {
 pub(super) fn serve(
     replay: &mut Replay<'_, '_>,
     from: impl Read + Send + 'static,
-    to: impl Write,
+    to: &Patience,
 ) -> Result<()> {
     let incoming = Incoming::new(from)?;
     let wrong = |error: GdbStubError<Infallible, io::Error>| anyhow!("GDB's remote protocol: {error}");
-    let mut stub = GdbStub::new(Outgoing(BufWriter::new(to))).run_state_machine(replay).map_err(wrong)?;
+    let mut stub =
+        GdbStub::new(Outgoing { to: to.clone(), answer: vec![] }).run_state_machine(replay).map_err(wrong)?;
     loop {
         stub = match stub {
-            GdbStubStateMachine::Idle(idle) => match incoming.next() {
-                Some(byte) => idle.incoming_data(replay, byte),
-                None => return Ok(()),
-            },
+            GdbStubStateMachine::Idle(idle) => {
+                to.set_busy(false);
+                let Some(byte) = incoming.next() else { return Ok(()) };
+                to.set_busy(true);
+                idle.incoming_data(replay, byte)
+            }
             GdbStubStateMachine::Running(mut running) => {
                 let stop = replay.go(&|| incoming.is_there());
                 for note in replay.threads.notes.drain(..) {
-                    running.borrow_conn().show(&note)?;
+                    running.borrow_conn().show(&note);
                 }
                 match stop {
                     Some(stop) => running.report_stop(replay, stop),
