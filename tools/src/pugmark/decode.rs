@@ -102,7 +102,16 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     );
     let mut verdict = Verdict::default();
     let traces = options.input.traces(&mut verdict)?;
-    let decoded = traces.iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?.concat();
+    let decoded = traces.iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?;
+    let counts = matches!(options.layers.layer, Layer::Insns | Layer::Blocks) && !options.check;
+    for (traced, decoded) in traces.iter().zip(&decoded).filter(|_| counts) {
+        if let [DecodedTrace { totals, .. }] = &decoded[..]
+            && totals.errors.is_empty()
+        {
+            verdict.errors += traced.misses(totals.instructions);
+        }
+    }
+    let decoded = decoded.concat();
     let is_good = |decoded: &DecodedTrace| {
         let Totals { packets, errors, overflows, .. } = &decoded.totals;
         let found = *packets > 0 && errors.is_empty() && *overflows == 0;

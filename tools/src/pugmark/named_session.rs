@@ -55,7 +55,8 @@ impl NamedSession {
         let lanes = visitors.iter_mut().zip(&self.names);
         let lanes = lanes.map(|(visitor, names)| WalkedLane { names, visitor }).collect();
         let ends = walk_lanes(&self.loaded.session(&sections), clock, false, progress, lanes);
-        let errors = ends.iter().map(|end| end.errors).sum();
+        let errors: usize = ends.iter().map(|end| end.errors).sum();
+        let errors = errors + self.loaded.misses(ends.iter().map(|end| end.time.insns).sum(), errors);
         (ends.into_iter().map(|end| end.time).collect(), errors)
     }
 }

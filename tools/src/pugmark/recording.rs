@@ -48,6 +48,25 @@ pub struct Traced {
     pub windows: Vec<Range<u64>>,
 }
 
+impl Traced {
+    /// Compares the number of instructions that decoding has found, without errors, with that which the recorder has
+    /// counted. Tells if it is another one, and returns the number of errors: 1 then, or 0.
+    pub(super) fn misses(&self, found: u64) -> usize {
+        let Some((count, _)) = self.description.as_ref().and_then(|description| description.truth) else {
+            return 0;
+        };
+        if found == count || !self.windows.is_empty() {
+            return 0;
+        }
+        tell(format_args!(
+            "pugmark: warning: {}: decoding finds {found} of {count} instructions: a loop of direct jumps and calls \
+             alone leaves nothing in a trace, and counts once",
+            printable(&self.trace.display().to_string())
+        ));
+        1
+    }
+}
+
 /// The contents of a file of `perf record`.
 #[derive(Debug)]
 pub struct PerfRecording {

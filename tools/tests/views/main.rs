@@ -5,6 +5,7 @@ mod annotate;
 mod between;
 mod profiles;
 mod stripped;
+mod unseen;
 
 use pugmark_harness::scratch::Scratch;
 use std::{

@@ -358,8 +358,7 @@ fn covered(input: &ViewInput, traces: &[Traced], progress: &mut Progress) -> Res
     for traced in traces {
         let loaded = LoadedSession::load(input, traced, progress)?;
         let sections = loaded.sections();
-        for (lane, executed) in
-            Executed::in_lanes(&loaded.session(&sections), progress).into_iter().enumerate()
+        for (lane, executed) in loaded.executed(&loaded.session(&sections), progress).into_iter().enumerate()
         {
             let (traced, code) = loaded.code_of(lane);
             covered.push(CoveredLane { traced: traced.clone(), code: code.clone(), executed });

@@ -214,7 +214,7 @@ impl ReportOptions {
         };
         let follows = if self.has_time() { loaded.clock.is_timed() } else { self.has_children() };
         if !follows {
-            let executed = Executed::in_lanes(&session, progress);
+            let executed = loaded.executed(&session, progress);
             ensure!(
                 !self.has_time() || executed.iter().all(|executed| executed.insns.is_empty()),
                 "{}: {}: the trace has no TSC packets (`pugmark record --tsc`)",
@@ -250,6 +250,8 @@ impl ReportOptions {
                 continue;
             }
             let found: Vec<_> = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
+            let errors = executed.iter().map(|executed: &Executed| executed.errors).sum();
+            counted.errors += loaded.misses(times.iter().map(|time| time.insns).sum(), errors);
             for (lane, (sums, time)) in sums.into_iter().zip(times).enumerate() {
                 counted.add(&executed[lane], &self.rows(&symbols[lane], &found[lane], &titles[lane]));
                 counted.add_sums(sums, time, self.has_time().then_some(clock.unit))?;

@@ -311,6 +311,7 @@ impl ScriptLines<'_> {
     }
 
     fn insn(&mut self, ip: u64, when: When) {
+        self.count += 1;
         if !self.is_thread_wanted() {
             return;
         }

@@ -205,6 +205,7 @@ impl ScriptOptions {
             out,
             failed: None,
             executed: false,
+            count: 0,
             errors: 0,
             progress,
             known: KnownLines::new(),
@@ -218,10 +219,12 @@ impl ScriptOptions {
         } else {
             session.follow(std::slice::from_mut(&mut lines));
         }
-        let (executed, errors, failed) = (lines.executed, lines.errors, lines.failed.take());
+        let (executed, count) = (lines.executed, lines.count);
+        let (errors, failed) = (lines.errors, lines.failed.take());
         progress.end();
         failed.map_or(Ok(()), Err).context(output::CANNOT_WRITE)?;
-        Ok((executed, errors))
+        let missed = if count > 0 { loaded.misses(count, errors) } else { 0 };
+        Ok((executed, errors + missed))
     }
 
     /// Looks for the function in what was executed.
@@ -318,6 +321,8 @@ struct ScriptLines<'a> {
     /// The reason why a line could not be written.
     failed: Option<io::Error>,
     executed: bool,
+    /// The number of instructions, if that is known.
+    count: u64,
     /// The number of errors in the traces.
     errors: usize,
     progress: &'a mut Progress,
@@ -388,7 +393,8 @@ impl<'a> ScriptLines<'a> {
         let lane =
             |(visitor, columns): (_, &ScriptColumns<'a>)| WalkedLane { names: columns.symbols, visitor };
         let walked = visitors.iter_mut().zip(all).map(lane).collect();
-        walk_lanes(session, clock, false, &mut progress, walked);
+        let ends = walk_lanes(session, clock, false, &mut progress, walked);
+        self.count = ends.iter().map(|end| end.time.insns).sum();
         *self.progress = progress;
     }
 
@@ -535,6 +541,7 @@ mod tests {
                 out: &mut out,
                 failed: None,
                 executed: false,
+                count: 0,
                 errors: 0,
                 progress: &mut progress,
                 known: KnownLines::new(),
