@@ -3,6 +3,7 @@
 use super::{
     record::{FAILED, status},
     report::{KEYS, Key, Keys, TraceRows, UnnamedFunctions, WantedRows},
+    wanted_function::WantedFunction,
 };
 use crate::{
     output::tell,
@@ -33,7 +34,8 @@ Examples:
   pugmark stat -- ls -l                                       in all, with threads and children
   pugmark stat --by function --top 10 -- gzip -k notes        the functions with the most instructions
   pugmark stat --by line --json -o counts.json -- ./test
-  pugmark stat --at-most instructions=2000000 -- ./test       a test that fails if it becomes slower")]
+  pugmark stat --at-most instructions=2000000 -- ./test       a test that fails if it becomes slower
+  pugmark stat --at-most parse:instructions=50000 -- ./test   the same for one function")]
 pub struct StatCommand {
     /// By function, line, inlined, object, thread; several with commas
     #[arg(long, value_enum, value_delimiter = ',', hide_possible_values = true)]
@@ -42,7 +44,7 @@ pub struct StatCommand {
     #[arg(long, value_name = "N", requires = "by")]
     top: Option<usize>,
     /// Exit with status 124 if more was executed: instructions=N, branches=N or calls=N; repeatable
-    #[arg(long, value_name = "COUNT=N")]
+    #[arg(long, value_name = "[FUNCTION:]COUNT=N")]
     at_most: Vec<AtMost>,
     /// Print one JSON object
     #[arg(long)]
@@ -59,8 +61,10 @@ pub struct StatCommand {
 }
 
 /// The most of a count that is good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct AtMost {
+    /// The function whose count it is, if it is not that of all.
+    function: Option<String>,
     what: &'static str,
     most: u64,
 }
@@ -83,6 +87,12 @@ impl StatCounts {
     fn totals(&self) -> [(&'static str, u64); 3] {
         [("instructions", self.instructions), ("branches", self.branches), ("calls", self.calls)]
     }
+
+    /// Returns the count of this name; for a function, also how often it was entered.
+    fn of(&self, what: &str) -> u64 {
+        let found = self.totals().into_iter().find(|(name, _)| *name == what);
+        found.map_or(self.entered, |(_, count)| count)
+    }
 }
 
 impl FromStr for AtMost {
@@ -90,10 +100,15 @@ impl FromStr for AtMost {
 
     fn from_str(text: &str) -> Result<Self> {
         let names = StatCounts::default().totals().map(|(name, _)| name);
-        let (name, most) = text.split_once('=').with_context(|| format!("not {}=N", names.join("=N, ")))?;
-        let what = names.into_iter().find(|known| *known == name);
+        let (name, most) = text.rsplit_once('=').with_context(|| format!("not {}=N", names.join("=N, ")))?;
+        let (function, name) = match name.rsplit_once(':') {
+            Some((function, name)) => (Some(function.to_owned()), name),
+            None => (None, name),
+        };
+        let entered = function.is_some().then_some("entered");
+        let what = names.into_iter().chain(entered).find(|known| *known == name);
         let what = what.with_context(|| format!("there is no count `{name}`, but {}", names.join(", ")))?;
-        Ok(Self { what, most: most.parse().with_context(|| format!("`{most}` is no number"))? })
+        Ok(Self { function, what, most: most.parse().with_context(|| format!("`{most}` is no number"))? })
     }
 }
 
@@ -123,21 +138,12 @@ pub fn run(command: &StatCommand) -> Result<u8> {
         }
         None => command.write(&mut io::stderr().lock(), (&rows, all), &counted, &notes)?,
     }
-    let too_much = too_much(&command.at_most, all);
-    too_much.iter().for_each(|message| tell(format_args!("{message}")));
+    let too_much = command.too_much(&counted, all)?;
+    too_much.iter().for_each(|message| tell(format_args!("pugmark: {message}")));
     if counted.threads.iter().all(|thread| thread.instructions.is_empty()) {
         bail!("nothing was counted");
     }
     Ok(if too_much.is_empty() { status(counted.ending) } else { TOO_MUCH })
-}
-
-/// Returns a message about each count that is too large.
-fn too_much(at_most: &[AtMost], all: StatCounts) -> Vec<String> {
-    let over = |AtMost { what, most }: &AtMost| {
-        let (_, count) = all.totals().into_iter().find(|(name, _)| name == what)?;
-        (count > *most).then(|| format!("{count} {what}, which is more than {most}"))
-    };
-    at_most.iter().filter_map(over).collect()
 }
 
 /// Returns what the counts lack, and how the program ended.
@@ -222,6 +228,33 @@ fn sorted(rows: BTreeMap<Keys, StatCounts>, top: Option<usize>) -> Vec<(Keys, St
 }
 
 impl StatCommand {
+    /// Returns a message about each count that is too large.
+    fn too_much(&self, counted: &Counted, all: StatCounts) -> Result<Vec<String>> {
+        let mut functions = BTreeMap::<String, StatCounts>::new();
+        if self.at_most.iter().any(|at_most| at_most.function.is_some()) {
+            for (keys, counts) in rows(&[Key::Function], counted).0 {
+                functions.extend(keys.into_iter().flatten().map(|name| (name, counts)));
+            }
+        }
+        let mut over = vec![];
+        for AtMost { function, what, most } in &self.at_most {
+            let (count, of) = match function {
+                None => (all.of(what), String::new()),
+                Some(name) => match functions.get(name) {
+                    Some(counts) => (counts.of(what), format!(" of {name}")),
+                    None => {
+                        let names = functions.into_keys().collect();
+                        return WantedFunction::from(&**name).was_not("--at-most", "was executed", &names);
+                    }
+                },
+            };
+            if count > *most {
+                over.push(format!("{count} {what}{of}, which is more than {most}"));
+            }
+        }
+        Ok(over)
+    }
+
     fn write(
         &self,
         out: &mut dyn Write,

@@ -13,6 +13,9 @@ use std::{collections::BTreeMap, ffi::OsString, fs, process::Command};
 
 type Counts = BTreeMap<u64, u64>;
 
+/// The status of a command that has failed, which the program's could not be.
+const FAILED: i32 = 125;
+
 /// A child process; a loop that begins with a repeated instruction; one that ends in its middle; an instruction that
 /// reaches into the next page, which the emulator takes back.
 const REPEATING: &str = r#"
@@ -162,6 +165,15 @@ fn the_command_prints_rows_and_fails_above_a_limit() {
         assert_eq!(status, Some(expected), "{said}");
         assert!(said.contains(&format!("in all: {instructions} instructions")), "{said}");
         assert_eq!(said.contains("which is more than"), expected == 124, "{said}");
+    }
+    for (limit, expected, message) in [
+        ("fib:entered=1973", 3, ""),
+        ("fib:entered=1972", 124, "pugmark: 1973 entered of fib, which is more than 1972"),
+        ("fib:calls=1971", 124, "1972 calls of fib, which is more than 1971"),
+        ("fub:calls=1", FAILED, "--at-most fub: no function of that name was executed; similar names: fib"),
+    ] {
+        let (status, said) = run(&["--at-most", limit]);
+        assert_eq!((status, said.contains(message)), (Some(expected), true), "{limit}: {said}");
     }
     let missing = Command::new(env!("CARGO_BIN_EXE_pugmark"))
         .args(["stat", "/no/such/program"].map(OsString::from))
