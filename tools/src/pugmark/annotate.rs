@@ -80,7 +80,7 @@ pub fn run(options: &AnnotateOptions) -> Result<ExitCode> {
         let loaded = LoadedSession::load(&options.input, &traced, &mut progress)?;
         let sections = loaded.sections();
         let session = loaded.session(&sections);
-        for (lane, executed) in loaded.executed(&session, &mut progress).iter().enumerate() {
+        for (lane, executed) in Executed::of_loaded(&loaded, &session, &mut progress).iter().enumerate() {
             let symbols = loaded.symbols(lane, &options.input, &[])?;
             verdict.errors += executed.errors;
             found.add(options, executed, &symbols, session.image(session.lanes[lane]));

@@ -186,7 +186,7 @@ impl LoadedRun {
     ) -> usize {
         let sections = self.named.loaded.sections();
         let mut executed = Executed::default();
-        for lane in self.named.loaded.executed(&self.named.loaded.session(&sections), progress) {
+        for lane in Executed::of_loaded(&self.named.loaded, &self.named.loaded.session(&sections), progress) {
             executed.add(lane);
         }
         for (ip, count) in executed.insns {

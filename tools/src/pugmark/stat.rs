@@ -138,12 +138,39 @@ pub fn run(command: &StatCommand) -> Result<u8> {
         }
         None => command.write(&mut io::stderr().lock(), (&rows, all), &counted, &notes)?,
     }
-    let too_much = command.too_much(&counted, all)?;
+    let too_much = too_much(&command.at_most, &counted, all)?;
     too_much.iter().for_each(|message| tell(format_args!("pugmark: {message}")));
     if counted.threads.iter().all(|thread| thread.instructions.is_empty()) {
         bail!("nothing was counted");
     }
     Ok(if too_much.is_empty() { status(counted.ending) } else { TOO_MUCH })
+}
+
+/// Returns a message about each count that is too large.
+fn too_much(at_most: &[AtMost], counted: &Counted, all: StatCounts) -> Result<Vec<String>> {
+    let mut functions = BTreeMap::<String, StatCounts>::new();
+    if at_most.iter().any(|at_most| at_most.function.is_some()) {
+        for (keys, counts) in rows(&[Key::Function], counted).0 {
+            functions.extend(keys.into_iter().flatten().map(|name| (name, counts)));
+        }
+    }
+    let mut over = vec![];
+    for AtMost { function, what, most } in at_most {
+        let (count, of) = match function {
+            None => (all.of(what), String::new()),
+            Some(name) => match functions.get(name) {
+                Some(counts) => (counts.of(what), format!(" of {name}")),
+                None => {
+                    let names = functions.into_keys().collect();
+                    return WantedFunction::from(&**name).was_not("--at-most", "was executed", &names);
+                }
+            },
+        };
+        if count > *most {
+            over.push(format!("{count} {what}{of}, which is more than {most}"));
+        }
+    }
+    Ok(over)
 }
 
 /// Returns what the counts lack, and how the program ended.
@@ -228,33 +255,6 @@ fn sorted(rows: BTreeMap<Keys, StatCounts>, top: Option<usize>) -> Vec<(Keys, St
 }
 
 impl StatCommand {
-    /// Returns a message about each count that is too large.
-    fn too_much(&self, counted: &Counted, all: StatCounts) -> Result<Vec<String>> {
-        let mut functions = BTreeMap::<String, StatCounts>::new();
-        if self.at_most.iter().any(|at_most| at_most.function.is_some()) {
-            for (keys, counts) in rows(&[Key::Function], counted).0 {
-                functions.extend(keys.into_iter().flatten().map(|name| (name, counts)));
-            }
-        }
-        let mut over = vec![];
-        for AtMost { function, what, most } in &self.at_most {
-            let (count, of) = match function {
-                None => (all.of(what), String::new()),
-                Some(name) => match functions.get(name) {
-                    Some(counts) => (counts.of(what), format!(" of {name}")),
-                    None => {
-                        let names = functions.into_keys().collect();
-                        return WantedFunction::from(&**name).was_not("--at-most", "was executed", &names);
-                    }
-                },
-            };
-            if count > *most {
-                over.push(format!("{count} {what}{of}, which is more than {most}"));
-            }
-        }
-        Ok(over)
-    }
-
     fn write(
         &self,
         out: &mut dyn Write,
@@ -359,10 +359,12 @@ mod tests {
         let all = StatCounts { instructions: 10, branches: 3, calls: 1, entered: 0 };
         let limits = ["instructions=10", "branches=2", "calls=0"].map(|text| text.parse().unwrap());
         assert_eq!(
-            too_much(&limits, all),
+            too_much(&limits, &counted(), all).unwrap(),
             ["3 branches, which is more than 2", "1 calls, which is more than 0"]
         );
-        for wrong in ["instructions", "cycles=3", "calls=x", "calls="] {
+        let of_function = "std::f:entered=4".parse::<AtMost>().unwrap();
+        assert_eq!((of_function.function.as_deref(), of_function.what), (Some("std::f"), "entered"));
+        for wrong in ["instructions", "cycles=3", "calls=x", "calls=", "entered=1", "f:cycles=1", "f:calls"] {
             assert!(wrong.parse::<AtMost>().is_err(), "{wrong}");
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::pugmark::{
     known_blocks::{BlockChain, ExecutedBlocks, KnownBlocks, NoNotes},
+    loaded::LoadedSession,
     progress::{Progress, Size},
 };
 use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
@@ -53,6 +54,21 @@ impl Executed {
         let found = counted.map(Self::of).collect();
         progress.end();
         found
+    }
+
+    /// Follows the session of what was loaded. Tells if instructions are missing, which is an error then.
+    pub(in crate::pugmark) fn of_loaded(
+        loaded: &LoadedSession,
+        session: &Session<'_>,
+        progress: &mut Progress,
+    ) -> Vec<Self> {
+        let mut lanes = Self::in_lanes(session, progress);
+        let errors: usize = lanes.iter().map(|lane| lane.errors).sum();
+        let found = lanes.iter().flat_map(|lane| lane.insns.values()).sum();
+        if let Some(first) = lanes.first_mut() {
+            first.errors += loaded.misses(found, errors);
+        }
+        lanes
     }
 
     /// Returns the code that was executed in a file, at the addresses `place`. It is `moved` further here; `None` if it

@@ -358,7 +358,8 @@ fn covered(input: &ViewInput, traces: &[Traced], progress: &mut Progress) -> Res
     for traced in traces {
         let loaded = LoadedSession::load(input, traced, progress)?;
         let sections = loaded.sections();
-        for (lane, executed) in loaded.executed(&loaded.session(&sections), progress).into_iter().enumerate()
+        for (lane, executed) in
+            Executed::of_loaded(&loaded, &loaded.session(&sections), progress).into_iter().enumerate()
         {
             let (traced, code) = loaded.code_of(lane);
             covered.push(CoveredLane { traced: traced.clone(), code: code.clone(), executed });

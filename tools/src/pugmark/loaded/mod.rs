@@ -3,7 +3,6 @@
 use super::{
     code::{CodeFiles, TracedCode},
     code_names::{NameSources, names_of},
-    coverage::Executed,
     decode::Layer,
     input::TraceBytes,
     options::Input,
@@ -159,17 +158,6 @@ impl LoadedSession {
     /// Returns the session over its sections.
     pub(super) fn session<'a>(&'a self, sections: &'a [Vec<Section<'a>>]) -> Session<'a> {
         self.shared(sections).session()
-    }
-
-    /// Follows its session. Returns the executed instructions and branches of each lane.
-    pub(super) fn executed(&self, session: &Session<'_>, progress: &mut Progress) -> Vec<Executed> {
-        let mut executed = Executed::in_lanes(session, progress);
-        let errors: usize = executed.iter().map(|lane| lane.errors).sum();
-        let found = executed.iter().flat_map(|lane| lane.insns.values()).sum();
-        if let Some(first) = executed.first_mut() {
-            first.errors += self.misses(found, errors);
-        }
-        executed
     }
 
     /// Tells if instructions are missing, where decoding has found `found` of them and `errors`. Returns the number of

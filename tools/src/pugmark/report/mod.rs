@@ -214,7 +214,7 @@ impl ReportOptions {
         };
         let follows = if self.has_time() { loaded.clock.is_timed() } else { self.has_children() };
         if !follows {
-            let executed = loaded.executed(&session, progress);
+            let executed = Executed::of_loaded(&loaded, &session, progress);
             ensure!(
                 !self.has_time() || executed.iter().all(|executed| executed.insns.is_empty()),
                 "{}: {}: the trace has no TSC packets (`pugmark record --tsc`)",
