@@ -122,10 +122,11 @@ fn the_kernels_functions_have_their_modules() {
 
 #[test]
 fn the_code_that_the_kernel_gives_every_program_has_names() {
-    let Some(bytes) = own_vdso() else {
+    let bytes = match own_vdso() {
+        Some(bytes) => bytes,
+        None if cfg!(target_arch = "x86_64") => panic!("Linux gives every program such code"),
         // QEMU's user-mode emulator of another processor has none.
-        assert!(!cfg!(target_arch = "x86_64"), "Linux gives every program such code");
-        return println!("skipped: no vDSO");
+        None => return println!("skipped: no vDSO"),
     };
     let mut code = TracedCode::default();
     code.add(0x7000_0000, bytes);
