@@ -61,8 +61,9 @@ fn a_function_has_the_callers_that_callgrind_counts() {
         let found = measured(&folder, function, &["--callers"]);
         let mut callers = BTreeMap::<String, u64>::new();
         for caller in found["callers"].as_array().unwrap() {
-            *callers.entry(caller["caller"].as_str().unwrap().into()).or_default() +=
-                caller["calls"].as_u64().unwrap();
+            // Each place in it by itself.
+            let (name, _) = caller["caller"].as_str().unwrap().split_once("+0x").unwrap();
+            *callers.entry(name.into()).or_default() += caller["calls"].as_u64().unwrap();
         }
         let of = counted.iter().filter(|((_, to), _)| to == function);
         let expected: BTreeMap<_, _> = of.map(|((from, _), calls)| (from.clone(), *calls)).collect();

@@ -131,13 +131,18 @@ impl Measurer<'_> {
         let begin = callers.checked_sub(1).map(|number| self.open[number].to);
         let Self { names, numbers, places, .. } = self;
         *numbers.entry((from, begin)).or_insert_with(|| {
-            // A function without a name has that of its begin.
-            let begin = begin.filter(|begin| names.function(*begin).is_none());
-            let named =
-                from.map(|from| if names.function(from).is_none() { begin.unwrap_or(from) } else { from });
-            let caller = named.map_or_else(|| "[unknown]".into(), |ip| names.name(ip));
-            let line = from.and_then(|from| names.line(from));
-            places.push(line.map_or_else(|| caller.clone(), |line| format!("{caller} ({})", line.short())));
+            let Some(from) = from else {
+                places.push("[unknown]".into());
+                return places.len() - 1;
+            };
+            // Where a function without a name begins, its call tells if its file does not.
+            let begin = names.begin(from).or(begin.filter(|begin| names.function(*begin).is_none()));
+            let caller = names.name(begin.unwrap_or(from));
+            places.push(match (names.line(from), begin) {
+                (Some(line), _) => format!("{caller} ({})", line.short()),
+                (None, Some(begin)) => format!("{caller}+{:#x}", from.wrapping_sub(begin)),
+                (None, None) => caller,
+            });
             places.len() - 1
         })
     }
@@ -382,13 +387,13 @@ mod tests {
         };
         let enter = |from, to| CallEvent::Enter { from: Some(from), to };
         for (begins, expected) in [
-            (&[enter(0x900, 0x1000), enter(0x1020, 0x4000)][..], "main"),
-            (&[enter(0x900, 0x1000), enter(0x1030, 0x2000), enter(0x2004, 0x4000)], "main"),
+            (&[enter(0x900, 0x1000), enter(0x1020, 0x4000)][..], "main+0x20"),
+            (&[enter(0x900, 0x1000), enter(0x1030, 0x2000), enter(0x2004, 0x4000)], "main+0x30"),
             (
                 &[enter(0x900, 0x1000), enter(0x1040, 0x2000), enter(0x2004, 0x3000), enter(0x3010, 0x4000)],
-                "main",
+                "main+0x40",
             ),
-            (&[enter(0x900, 0x8000), enter(0x8020, 0x4000)], "0x8000"),
+            (&[enter(0x900, 0x8000), enter(0x8020, 0x4000)], "0x8000+0x20"),
             (&[enter(0x8020, 0x4000)], "0x8020"),
         ] {
             begins.iter().for_each(|event| measurer.add(Time::default(), event));
