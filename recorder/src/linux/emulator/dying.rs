@@ -131,9 +131,10 @@ impl LoadedFile {
             let relocations = unsafe { std::slice::from_raw_parts(first, count) };
             let is_it = |relocation: &&Relocation| {
                 let symbol = symbols.wrapping_add((relocation.info >> 32) as usize);
-                // SAFETY: relocations name symbols of the file, and those names that are in it.
-                KINDS.contains(&(relocation.info & 0xffff_ffff))
-                    && unsafe { CStr::from_ptr(strings.wrapping_add((*symbol).name as usize)) == name }
+                // SAFETY: relocations name symbols of the file.
+                let at = || strings.wrapping_add(unsafe { &*symbol }.name as usize);
+                // SAFETY: the names of symbols are in the file, and end with a zero.
+                KINDS.contains(&(relocation.info & 0xffff_ffff)) && unsafe { CStr::from_ptr(at()) } == name
             };
             relocations.iter().find(is_it).map(|found| (self.base + found.place) as *mut *const c_void)
         })

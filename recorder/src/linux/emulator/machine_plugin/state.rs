@@ -63,14 +63,16 @@ impl Machine {
 
 /// Returns the registers of a virtual processor in words, if this QEMU exports the functions. It must be the calling
 /// thread's, and execute nothing now.
+#[allow(clippy::missing_transmute_annotations, reason = "each variable has its type")]
 pub(in super::super) fn text(index: c_uint) -> Option<String> {
-    let (processor, dump) = (function(c"qemu_get_cpu")?, function(c"cpu_dump_state")?);
-    // SAFETY: QEMU declares the functions with these types.
-    let (processor, dump) =
-        unsafe { (std::mem::transmute::<_, FindProcessor>(processor), std::mem::transmute::<_, Dump>(dump)) };
+    // SAFETY: QEMU declares the function with this type.
+    let processor: FindProcessor = unsafe { std::mem::transmute(function(c"qemu_get_cpu")?) };
+    // SAFETY: as above.
+    let dump: Dump = unsafe { std::mem::transmute(function(c"cpu_dump_state")?) };
     shown(processor, dump, index)
 }
 
+/// Lets the emulator print a virtual processor's registers.
 fn shown(processor: FindProcessor, dump: Dump, index: c_uint) -> Option<String> {
     let processor = processor(index.cast_signed());
     let (mut text, mut size) = (null_mut(), 0);

@@ -376,6 +376,27 @@ fn the_thread_that_the_emulator_ends_got_the_signal_wherever_it_is() {
 }
 
 #[test]
+fn of_two_threads_that_got_a_signal_at_once_nobody_knows_which_one_ended_the_process() {
+    for (signals, expected) in [([0, 6], Some(2)), ([6, 0], Some(1)), ([6, 6], None), ([0, 0], None)] {
+        let script = Script::new("both");
+        let emulation = script.emulation();
+        process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+        for (tid, signal) in (PID..).zip(signals) {
+            let ring = thread_ring(&emulation, (PID, 0), tid, &[Run(2), Run(3)]);
+            ring.header().end.set(plugin::wire::End { signal, ip: None, cr2: None });
+        }
+        let recording = emulation.run(&mut |_| {}).unwrap();
+        let part = Part::ended_in(&recording.parts);
+        assert_eq!(part.map(|part| part.task), expected, "{signals:?}");
+        let index = std::fs::read(script.options.out.join("recording.json")).unwrap();
+        let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+        let marked = index["parts"].as_array().unwrap().iter().filter(|part| !part["signal"].is_null());
+        let marked: Vec<_> = marked.map(|part| part["task"].as_u64().unwrap()).collect();
+        assert_eq!(marked, Vec::from_iter(expected.map(u64::from)), "{signals:?}");
+    }
+}
+
+#[test]
 fn who_is_killed_has_executed_what_was_counted_but_for_the_last_instruction() {
     let script = Script::new("killed");
     for (counted, expected) in
