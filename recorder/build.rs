@@ -4,12 +4,13 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 19] = [
+const FILES: [&str; 20] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
     "calls.rs",
     "counts.rs",
+    "dying.rs",
     "environment.rs",
     "exec.rs",
     "faults.rs",

@@ -47,7 +47,10 @@ pub(super) fn write(
     let entry = |part: &Part| {
         let mut entry = entry(&options.out, part);
         let signal = index["ending"]["signal"].as_i64().filter(|_| ended_in == Some(&part.dir));
-        entry["signal"] = part.fault.map(|fault| fault.signal.into()).or(signal).into();
+        // Of two threads of a process that got one at once, it is unknown which of them ended the process.
+        let got = |other: &&Part| other.thread.pid == part.thread.pid && other.signal.is_some();
+        let own = part.signal.filter(|_| parts.iter().filter(got).count() == 1);
+        entry["signal"] = own.map(i64::from).or(signal).into();
         entry["address"] =
             part.fault.and_then(|fault| fault.address).map(|address| format!("{address:#x}")).into();
         entry

@@ -43,6 +43,8 @@ pub struct Part {
     pub bytes: u64,
     /// The instruction that the thread was at, and had not ended; `None` if it was in the kernel, or nobody knows.
     pub at: Option<u64>,
+    /// The signal that has ended the process, if it is known that this thread got it.
+    pub signal: Option<i32>,
     /// The access at `at` that has ended the process.
     pub fault: Option<Fault>,
     /// The number of transfers of control that nothing explains; the trace is wrong there.
@@ -236,6 +238,7 @@ impl<T: Truth> OpenPart<T> {
             thread: self.thread,
             tsc: (self.tsc_first, self.pt_unit.tsc()),
             at: Some(at.0).filter(|at| *at != 0),
+            signal: None,
             fault: None,
             cause,
         };
@@ -273,24 +276,24 @@ impl ThreadInfo {
 }
 
 impl Part {
-    /// Returns where the program was when a signal ended it, and in which thread: that which has accessed something in
-    /// vain, or that which was not in the kernel, if it was the only one.
+    /// Returns where the program was when a signal ended it, and in which thread.
     #[must_use]
     pub fn ended_at(parts: &[Self]) -> Option<(u64, &ThreadInfo)> {
         Self::ended_in(parts).and_then(|part| Some((part.at?, &part.thread)))
     }
 
-    /// Returns the part in which the program was when a signal ended it, if that is known.
+    /// Returns the part in which the program was when a signal ended it, if that is known: that of the thread that got
+    /// the signal, or the only one.
     #[must_use]
     pub fn ended_in(parts: &[Self]) -> Option<&Self> {
         let pid = parts.iter().find(|part| part.task == 1)?.thread.pid;
         let last = || parts.iter().filter(move |part| part.thread.pid == pid && part.cause == Cause::Over);
-        let only =
-            |mut found: Box<dyn Iterator<Item = _> + '_>| found.next().filter(|_| found.next().is_none());
-        last()
-            .find(|part| part.fault.is_some())
-            .or_else(|| only(Box::new(last().filter(|part| part.at.is_some()))))
-            .or_else(|| only(Box::new(last())))
+        let mut got = last().filter(|part| part.signal.is_some());
+        match (got.next(), got.next()) {
+            (Some(part), None) => Some(part),
+            (Some(_), Some(_)) => None,
+            _ => last().next().filter(|_| last().count() == 1),
+        }
     }
 
     /// Adds to an object what both `truth.json` and the recording's index say of a part.

@@ -15,7 +15,7 @@ use crate::symbols::TracedSymbols;
 use anyhow::Result;
 use clap::Args;
 use rustc_hash::FxHashMap;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     collections::{BTreeSet, VecDeque},
     num::NonZeroUsize,
@@ -122,53 +122,25 @@ impl Last {
 /// If there is no trace or no code, no function of the name was entered, or the output cannot be written.
 pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
+    let mut shown = vec![];
     let (mut verdict, mut called) = (Verdict::default(), BTreeSet::new());
     for traced in options.input.traces(&options.symbols, &mut verdict, &mut progress)? {
         let (lanes, unit, wrong) = options.last(&traced, &mut called, &mut progress)?;
         verdict.errors += wrong;
-        for LastOfLane { part, names, last } in lanes {
-            let end = if options.before.is_some() { vec![] } else { last.end(&names) };
-            let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
-            let Some(kept) = kept else { continue };
-            found = true;
-            let title = part.as_ref().map(IndexedPart::title);
-            text.extend(title.iter().map(|title| format!("{title}\n")));
-            let least = kept.iter().map(|(_, depth, _)| *depth).min().unwrap_or_default();
-            for (time, depth, what) in &kept {
-                let indent = "  ".repeat(depth - least);
-                text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
-            }
-            let part = part.unwrap_or_default();
-            let by = if options.before.is_some() { String::new() } else { ended_by(&part) };
-            for (number, place) in end.iter().enumerate() {
-                text += &match number {
-                    0 => format!("it ended at {place}{by}\n"),
-                    _ => format!("  called at {place}\n"),
-                };
-            }
-            if end.is_empty() && !by.is_empty() {
-                text += &format!("it ended{by}\n");
-            }
-            let entry = |(time, depth, what): &(Time, usize, CallEvent)| {
-                let what = line(&names, what);
-                json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
-            };
-            let last: Vec<_> = kept.iter().map(entry).collect();
-            let mut entry = json!({ "part": title, "unit": unit, "last": last, "end": end });
-            if let Some(signal) = part.signal {
-                entry["signal"] = signal.into();
-                entry["address"] = part.address.into();
-            }
-            parts.push(entry);
-        }
+        shown.extend(lanes.into_iter().filter_map(|lane| lane.show(unit, options.before.is_some())));
     }
+    // The thread that a signal ended comes first.
+    shown.sort_by_key(|lane| !lane.crashed);
+    let found = options.before.is_none() || !shown.is_empty();
     if let Some(function) = options.before.as_ref().filter(|_| !found) {
         function.was_not("--before", "was called; --symbols FILE gives more names", &called)?;
     }
     output::page(|out| match options.json {
-        true => writeln!(out, "{}", json!({ "traces": parts })),
-        false => out.write_all(text.as_bytes()),
+        true => {
+            let traces: Vec<_> = shown.into_iter().map(|lane| lane.entry).collect();
+            writeln!(out, "{}", json!({ "traces": traces }))
+        }
+        false => shown.iter().try_for_each(|lane| out.write_all(lane.text.as_bytes())),
     })?;
     Ok(verdict.status())
 }
@@ -217,6 +189,63 @@ struct LastOfLane {
     part: Option<IndexedPart>,
     names: Rc<TracedSymbols>,
     last: Last,
+}
+
+/// The last events of a thread, as they are printed.
+struct ShownLane {
+    /// True if the thread got the signal that ended its process.
+    crashed: bool,
+    text: String,
+    entry: Value,
+}
+
+impl LastOfLane {
+    /// Puts the events, and the end unless those before a function are asked for, into words; `None` if that was not
+    /// entered.
+    fn show(self, unit: &str, before: bool) -> Option<ShownLane> {
+        let Self { part, names, last } = self;
+        let end = if before { vec![] } else { last.end(&names) };
+        let kept = if before { last.found } else { Some(last.kept) }?;
+        let title = part.as_ref().map(IndexedPart::title);
+        let mut text: String = title.iter().map(|title| format!("{title}\n")).collect();
+        let least = kept.iter().map(|(_, depth, _)| *depth).min().unwrap_or_default();
+        for (time, depth, what) in &kept {
+            let indent = "  ".repeat(depth - least);
+            text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
+        }
+        let part = part.unwrap_or_default();
+        text += &ended(&end, &if before { String::new() } else { ended_by(&part) });
+        let entry = |(time, depth, what): &(Time, usize, CallEvent)| {
+            let what = line(&names, what);
+            json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
+        };
+        let last: Vec<_> = kept.iter().map(entry).collect();
+        let mut entry = json!({ "part": title, "unit": unit, "last": last, "end": end });
+        if let Some(signal) = part.signal {
+            entry["signal"] = signal.into();
+            entry["address"] = part.address.into();
+        }
+        Some(ShownLane { crashed: part.signal.is_some(), text, entry })
+    }
+}
+
+/// The most calls from the same place in a row that are printed one by one.
+const MOST_REPEATED: usize = 10;
+
+/// Returns the lines about the end of a thread: the place, and the callers, of which those that repeat are counted.
+fn ended(end: &[String], by: &str) -> String {
+    let Some((place, callers)) = end.split_first() else {
+        return if by.is_empty() { String::new() } else { format!("it ended{by}\n") };
+    };
+    let mut text = format!("it ended at {place}{by}\n");
+    for same in callers.chunk_by(|one, next| one == next) {
+        let line = format!("  called at {}\n", same[0]);
+        text += &match same.len() {
+            count @ 0..=MOST_REPEATED => line.repeat(count),
+            count => format!("{line}  … {} more calls from there\n", count - 1),
+        };
+    }
+    text
 }
 
 /// Describes an event in words.
@@ -292,6 +321,25 @@ mod tests {
         ] {
             assert_eq!(ended_by(&IndexedPart { signal, address, ..IndexedPart::default() }), expected);
         }
+    }
+
+    #[test]
+    fn calls_from_one_place_in_a_row_are_counted_if_they_are_many() {
+        let repeated = |count| [vec!["f+0x1"], vec!["f+0x7"; count], vec!["main", "f+0x7"]].concat();
+        for (count, expected) in [
+            (0, String::new()),
+            (2, "  called at f+0x7\n".repeat(2)),
+            (10, "  called at f+0x7\n".repeat(10)),
+            (11, "  called at f+0x7\n  … 10 more calls from there\n".into()),
+            (2037, "  called at f+0x7\n  … 2036 more calls from there\n".into()),
+        ] {
+            let end: Vec<String> = repeated(count).into_iter().map(Into::into).collect();
+            let expected =
+                format!("it ended at f+0x1, by signal 11\n{expected}  called at main\n  called at f+0x7\n");
+            assert_eq!(ended(&end, ", by signal 11"), expected);
+        }
+        assert_eq!(ended(&[], ""), "");
+        assert_eq!(ended(&[], ", by signal 6"), "it ended, by signal 6\n");
     }
 
     #[test]

@@ -229,9 +229,11 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
 
 /// Returns the message about a program that a signal has ended, in this part if that is known.
 fn ended_by(signal: i32, part: Option<&Part>) -> String {
-    let part = part.and_then(|part| Some((part.at?, part)));
-    let place = part.map(|(at, part)| format!(", at {at:#x} in thread {}", part.thread.tid));
-    let address = part.and_then(|(_, part)| part.fault?.address);
+    let place = part.map(|part| {
+        let at = part.at.map(|at| format!("at {at:#x} ")).unwrap_or_default();
+        format!(", {at}in thread {}", part.thread.tid)
+    });
+    let address = part.and_then(|part| part.fault?.address);
     let accessing = address.map(|address| format!(", accessing {address:#x}"));
     let [place, accessing] = [place, accessing].map(Option::unwrap_or_default);
     format!("the program was ended by signal {signal}{place}{accessing}")

@@ -4,7 +4,7 @@ use crate::{
     check_all, for_each_engine, options,
     programs::{Scratch, compile},
 };
-use pugmark_recorder::{Ending, Fault, Part, RecordOptions, record};
+use pugmark_recorder::{Ending, Engine, Fault, Part, RecordOptions, Recording, record};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -19,6 +19,7 @@ const CRASHING: &str = r#"
 #include <ucontext.h>
 static volatile int ready;
 static long how;
+static pthread_t other;
 static void tell(int signal, siginfo_t *info, void *context) {
     long at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     printf("%d %d %lx %lx\n", signal, info->si_code == SI_KERNEL, (long)info->si_addr, at);
@@ -26,8 +27,9 @@ static void tell(int signal, siginfo_t *info, void *context) {
     _exit(0);
 }
 __asm__("read_at: mov (%rdi), %eax\n ret\nwrite_at: nop\n movq $1, (%rdi)\n ret\ncopy_to: mov $9000, %ecx\n"
-    " xor %eax, %eax\n rep stosb\n ret\nhalt: hlt\n ret\ninvalid: ud2\n");
-void read_at(long), write_at(long), copy_to(long), halt(long), invalid(long);
+    " xor %eax, %eax\n rep stosb\n ret\nhalt: hlt\n ret\ninvalid: ud2\n"
+    "divide: mov $1, %eax\n cltd\n idiv %edi\n ret\nthrough: sub $8, %rsp\n call *%rdi\n add $8, %rsp\n ret\n");
+void read_at(long), write_at(long), copy_to(long), halt(long), invalid(long), divide(long), through(long);
 static void *crash(void *unused) {
     char file[] = "/tmp/pugmark-crash-XXXXXX";
     int end = mkstemp(file);
@@ -48,21 +50,29 @@ static void *crash(void *unused) {
     case 5: halt(0); break;
     case 6: invalid(0); break;
     case 7: kill(getpid(), SIGSEGV); break;
+    case 8: divide(0); break;
+    case 9: through(0); break;
+    case 10: abort(); break;
+    case 11: raise(SIGTERM); break;
+    case 12: pthread_kill(other, SIGUSR1); for (;;) pause();
     }
     return 0;
 }
-static void *run(void *unused) { ready = 1; for (;;); }
+static int number = 1000, by = 7;
+static void *run(void *unused) { ready = 1; for (;;) number = number / by + 1000; }
+static void *rest(void *unused) { ready = 1; for (;;) pause(); }
 int main(int count, char **words) {
     struct sigaction action = { .sa_sigaction = tell, .sa_flags = SA_SIGINFO };
     how = atol(words[1]);
-    int signals[] = { SIGSEGV, SIGBUS, SIGILL };
-    for (int n = 0; n < 3 && words[2][0] == 't'; n++) sigaction(signals[n], &action, 0);
+    int signals[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE };
+    for (int n = 0; n < 4 && words[2][0] == 't'; n++) sigaction(signals[n], &action, 0);
     if (count < 4) { crash(0); return 1; }
+    int rests = words[3][0] == 'r';
     pthread_t thread;
-    pthread_create(&thread, 0, run, 0);
+    pthread_create(&other, 0, rests ? rest : run, 0);
     while (!ready);
     pthread_create(&thread, 0, crash, 0);
-    for (;;);
+    (rests ? rest : run)(0);
 }
 "#;
 
@@ -86,41 +96,76 @@ fn native(scratch: &Scratch, how: &str) -> NativeEnd {
     NativeEnd { signal, address: is_access.then(|| hexadecimal(words[2])), at: hexadecimal(words[3]) }
 }
 
+/// The other threads: none, two that compute, or two that wait.
+const OTHERS: [Option<&str>; 3] = [None, Some("run"), Some("wait")];
+
+/// Returns the others of each run: a race of the emulator's threads would show in some runs only.
+fn runs(engine: Engine) -> impl Iterator<Item = Option<&'static str>> {
+    let times = if matches!(engine, Engine::Stepping) { 1 } else { 3 };
+    OTHERS.into_iter().cycle().take(OTHERS.len() * times)
+}
+
+/// Records a program that crashes, and returns what it was asked for, too.
+fn crash(scratch: &Scratch, engine: Engine, how: u8, others: Option<&str>) -> (RecordOptions, Recording) {
+    let mut words = vec![scratch.path("program").into_os_string(), how.to_string().into(), "crash".into()];
+    words.extend(others.map(Into::into));
+    let options = RecordOptions { out: scratch.path("out"), ..options(engine, words) };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    (options, recording)
+}
+
 #[test]
 fn who_crashed_where_and_by_which_access_is_in_the_recording_as_the_system_tells_it() {
     for_each_engine(|engine| {
         let Some(scratch) = compile("crashing", CRASHING) else { return };
-        for (how, threads) in (0..7).flat_map(|how| [(how, false), (how, true)]) {
-            let how = how.to_string();
-            let native = native(&scratch, &how);
-            let mut words =
-                vec![scratch.path("program").into_os_string(), how.clone().into(), "crash".into()];
-            words.extend(threads.then(|| "threads".into()));
-            let options = RecordOptions { out: scratch.path("out"), ..options(engine, words) };
-            let recording = record(&options, &mut |_| {}).expect("it is recorded");
-            assert_eq!(recording.ending, Ending::Signal(native.signal), "{how}");
-            // Where several threads run, only an access tells whose signal it was.
-            let is_fault = [libc::SIGSEGV, libc::SIGBUS].contains(&native.signal) && how != "5";
-            if threads && !is_fault {
-                continue;
-            }
-            let part = Part::ended_in(&recording.parts).expect("a part");
-            assert_eq!(part.task, if threads { 3 } else { 1 }, "{how} {engine:?}");
-            assert_eq!(part.at, Some(native.at), "{how} {engine:?}: {native:x?}");
-            if !is_fault {
-                // Accesses that the emulator has handled are none.
-                assert_eq!(part.fault.and_then(|fault| fault.address), None, "{how} {engine:?}");
-            } else {
-                let expected = Fault { signal: native.signal, address: native.address };
-                assert_eq!(part.fault, Some(expected), "{how} {engine:?} {threads}");
-                is_said(&options, part.fault);
+        for how in (0..10).filter(|how| *how != 7) {
+            let native = native(&scratch, &how.to_string());
+            for others in runs(engine) {
+                let (options, recording) = crash(&scratch, engine, how, others);
+                let case = format!("{how} {engine:?} {others:?}");
+                assert_eq!(recording.ending, Ending::Signal(native.signal), "{case}");
+                let part = Part::ended_in(&recording.parts).unwrap_or_else(|| panic!("{case}: no part"));
+                assert_eq!(part.task, if others.is_some() { 3 } else { 1 }, "{case}");
+                assert_eq!(part.signal, Some(native.signal), "{case}");
+                assert_eq!(part.at, Some(native.at), "{case}: {native:x?}");
+                // Accesses that the emulator has handled are none, nor is HLT.
+                let is_fault = [libc::SIGSEGV, libc::SIGBUS].contains(&native.signal) && how != 5;
+                let fault = Fault { signal: native.signal, address: native.address };
+                let fault = Some(fault).filter(|_| is_fault);
+                assert_eq!(part.fault.filter(|fault| is_fault || fault.address.is_some()), fault, "{case}");
+                crashed_part(&options, part);
+                is_said(&options, native.signal, fault);
             }
         }
     });
 }
 
-/// Returns the part of the index that has the signal.
-fn crashed_part(options: &RecordOptions) -> Value {
+#[test]
+fn who_got_a_signal_that_was_sent_to_a_thread_is_in_the_recording() {
+    for_each_engine(|engine| {
+        let Some(scratch) = compile("sent-to-thread", CRASHING) else { return };
+        for (how, signal) in [(10, libc::SIGABRT), (11, libc::SIGTERM), (12, libc::SIGUSR1)] {
+            for others in runs(engine) {
+                // It needs another thread.
+                if how == 12 && others.is_none() {
+                    continue;
+                }
+                let (options, recording) = crash(&scratch, engine, how, others);
+                let case = format!("{how} {engine:?} {others:?}");
+                assert_eq!(recording.ending, Ending::Signal(signal), "{case}");
+                let part = Part::ended_in(&recording.parts).unwrap_or_else(|| panic!("{case}: no part"));
+                let sender = if others.is_some() { 3 } else { 1 };
+                assert_eq!(part.task, if how == 12 { 2 } else { sender }, "{case}");
+                assert_eq!((part.signal, part.fault), (Some(signal), None), "{case}");
+                crashed_part(&options, part);
+                is_said(&options, signal, None);
+            }
+        }
+    });
+}
+
+/// Returns the part of the index that has the signal, which is that of a part.
+fn crashed_part(options: &RecordOptions, expected: &Part) -> Value {
     let index = fs::read(options.out.join("recording.json")).expect("an index");
     let index: Value = serde_json::from_slice(&index).expect("JSON");
     let crashed = |part: &&Value| !part["signal"].is_null();
@@ -129,14 +174,14 @@ fn crashed_part(options: &RecordOptions) -> Value {
     for name in ["signal", "tid", "at"] {
         assert_eq!(parts[0][name], index["ending"][name], "{name}");
     }
+    assert_eq!(parts[0]["tid"], expected.thread.tid);
+    let address = expected.fault.and_then(|fault| fault.address).map(|address| format!("{address:#x}"));
+    assert_eq!((&parts[0]["signal"], &parts[0]["address"]), (&expected.signal.into(), &address.into()));
     parts[0].clone()
 }
 
-/// Checks that the index and `pugmark last` have the fault.
-fn is_said(options: &RecordOptions, fault: Option<Fault>) {
-    let Some(Fault { signal, address: Some(address) }) = fault else { return };
-    let crashed = crashed_part(options);
-    assert_eq!((&crashed["signal"], &crashed["address"]), (&signal.into(), &format!("{address:#x}").into()));
+/// Checks that `pugmark last` has the signal and the access, before the other threads.
+fn is_said(options: &RecordOptions, signal: i32, fault: Option<Fault>) {
     let last = Command::new(env!("CARGO_BIN_EXE_pugmark"))
         .args(["last", "-n", "4"])
         .arg(&options.out)
@@ -144,8 +189,13 @@ fn is_said(options: &RecordOptions, fault: Option<Fault>) {
         .output()
         .expect("it runs");
     let text = String::from_utf8(last.stdout).expect("text");
-    let said = format!(", by signal {signal}, accessing {address:#x}\n");
+    let address = fault.and_then(|fault| fault.address);
+    let accessing = address.map(|address| format!(", accessing {address:#x}")).unwrap_or_default();
+    let said = format!(", by signal {signal}{accessing}\n");
     assert_eq!(text.matches(&said).count(), 1, "{text}");
+    let first = text.find("it ended").expect("an end");
+    let line = text[first..].lines().next().unwrap_or_default();
+    assert!(line.ends_with(said.trim_end()), "{text}");
 }
 
 #[test]
@@ -157,8 +207,8 @@ fn a_signal_that_was_sent_is_no_access() {
         let recording = record(&options, &mut |_| {}).expect("it is recorded");
         assert_eq!(recording.ending, Ending::Signal(libc::SIGSEGV));
         let part = Part::ended_in(&recording.parts).expect("a part");
-        assert_eq!((part.task, part.fault), (1, None));
-        let crashed = crashed_part(&options);
+        assert_eq!((part.task, part.signal, part.fault), (1, Some(libc::SIGSEGV), None));
+        let crashed = crashed_part(&options, part);
         assert_eq!((&crashed["signal"], &crashed["address"]), (&json!(11), &Value::Null));
         check_all(&recording);
     });

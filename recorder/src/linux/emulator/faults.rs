@@ -57,6 +57,11 @@ thread_local! {
     static INDEX: Cell<Option<c_uint>> = const { Cell::new(None) };
 }
 
+/// Returns the virtual processor of the calling thread.
+pub(super) fn index() -> Option<c_uint> {
+    INDEX.get()
+}
+
 /// Lets accesses of this thread be noted, which runs on a virtual processor.
 pub(super) fn watch(index: c_uint) {
     static SET: Once = Once::new();

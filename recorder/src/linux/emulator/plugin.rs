@@ -22,6 +22,8 @@ mod callbacks;
 mod calls;
 #[path = "counts.rs"]
 mod counts;
+#[path = "dying.rs"]
+mod dying;
 #[path = "environment.rs"]
 mod environment;
 #[path = "exec.rs"]
@@ -552,6 +554,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         // SAFETY: registers a function.
         unsafe { pthread_atfork(Some(fork::begins), Some(fork::goes_on), Some(fork::forked)) };
         callbacks::register(api, id);
+        dying::watch();
         Some(())
     };
     if begin().is_some() { 0 } else { -1 }

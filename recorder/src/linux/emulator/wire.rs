@@ -157,6 +157,44 @@ pub struct Header {
     pub counts_alone: AtomicU32,
     /// A thread's ring: the last access at which the emulator got a signal.
     pub fault: NotedFault,
+    /// A thread's ring: its end by a signal.
+    pub end: NotedEnd,
+}
+
+/// A signal that ends a thread, and with it its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub signal: u32,
+    /// The address of the instruction that is not executed any more; `None` if the emulator does not tell.
+    pub ip: Option<u64>,
+    /// CR2: the address of the last page fault.
+    pub cr2: Option<u64>,
+}
+
+/// An [`End`] in a ring; there is none as long as the signal is 0.
+#[repr(C)]
+pub struct NotedEnd {
+    signal: AtomicU32,
+    /// Bit 0: there is an address of an instruction; bit 1: CR2.
+    known: AtomicU32,
+    ip: AtomicU64,
+    cr2: AtomicU64,
+}
+
+impl NotedEnd {
+    pub fn set(&self, End { signal, ip, cr2 }: End) {
+        self.known.store(u32::from(ip.is_some()) | u32::from(cr2.is_some()) << 1, Relaxed);
+        self.ip.store(ip.unwrap_or_default(), Relaxed);
+        self.cr2.store(cr2.unwrap_or_default(), Relaxed);
+        self.signal.store(signal, Relaxed);
+    }
+
+    pub fn get(&self) -> Option<End> {
+        let (signal, known) = (self.signal.load(Relaxed), self.known.load(Relaxed));
+        let ip = (known & 1 != 0).then(|| self.ip.load(Relaxed));
+        let cr2 = (known & 2 != 0).then(|| self.cr2.load(Relaxed));
+        (signal != 0).then_some(End { signal, ip, cr2 })
+    }
 }
 
 /// An access at which the emulator got a signal.

@@ -195,19 +195,18 @@ impl<'a> Task<'a> {
             return Ok(false);
         }
         (self.runs, self.has_breakpoint) = (true, place.is_some());
-        let signal = std::mem::take(&mut self.signal);
-        self.or_step_error(self.tracee.run(signal)).map(|()| true)
+        let delivered = std::mem::take(&mut self.signal);
+        self.step = Step { delivered, ..Step::default() };
+        self.or_step_error(self.tracee.run(delivered)).map(|()| true)
     }
 
     /// Handles a stop of a task that ran.
     fn handle_stop_of_run(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
         self.runs = false;
+        let Step { delivered, .. } = std::mem::take(&mut self.step);
         match stop {
             Stop::Started { .. } => self.runs = true,
-            Stop::Ended(ending) => {
-                self.finish(Cause::Over)?;
-                return Ok(Outcome::Over(ending));
-            }
+            Stop::Ended(ending) => return self.end(delivered, ending),
             Stop::Exec => return self.exec(),
             Stop::Trap | Stop::Signal(_) | Stop::Paused => {
                 if std::mem::take(&mut self.has_breakpoint) {
@@ -241,13 +240,7 @@ impl<'a> Task<'a> {
                 if delivered == 0 {
                     self.enter_kernel(special, bytes);
                 }
-                let is_end = |fault: &Fault| fault.signal == delivered && ending == Ending::Signal(delivered);
-                let fault = self.fault.filter(|fault| is_end(fault) && self.part.is_some());
-                self.finish(Cause::Over)?;
-                if let (Some(fault), Some(part)) = (fault, self.parts.last_mut()) {
-                    part.fault = Some(fault);
-                }
-                return Ok(Outcome::Over(ending));
+                return self.end(delivered, ending);
             }
             Stop::Exec => {
                 self.enter_kernel(special, bytes);
@@ -276,6 +269,18 @@ impl<'a> Task<'a> {
             }
         }
         Ok(Outcome::Stepped)
+    }
+
+    /// Handles that the task is over, after a signal was delivered to it, if that is not 0. The other threads of a
+    /// process that a signal ends got none.
+    fn end(&mut self, delivered: c_int, ending: Ending) -> Result<Outcome, RecordError> {
+        let is_end = delivered != 0 && ending == Ending::Signal(delivered) && self.part.is_some();
+        self.finish(Cause::Over)?;
+        if let Some(part) = self.parts.last_mut().filter(|_| is_end) {
+            (part.at, part.signal) = (Some(self.ip), Some(delivered));
+            part.fault = self.fault.filter(|fault| fault.signal == delivered);
+        }
+        Ok(Outcome::Over(ending))
     }
 
     /// Ends the tracing of this task, wherever it is.

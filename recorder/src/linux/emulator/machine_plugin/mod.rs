@@ -7,7 +7,7 @@
 //! says where the interrupt came.
 
 mod gates;
-mod state;
+pub(super) mod state;
 
 use super::{
     NO_REGISTERS, PROCESS, PluginProcess,

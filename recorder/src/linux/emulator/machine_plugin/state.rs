@@ -11,10 +11,13 @@ use std::{
 
 use super::super::api::function;
 
+type FindProcessor = extern "C" fn(c_int) -> *mut c_void;
+type Dump = extern "C" fn(*mut c_void, *mut c_void, c_int);
+
 /// The functions of the emulator that are not in the plugin interface.
 pub(super) struct Machine {
-    processor: extern "C" fn(c_int) -> *mut c_void,
-    dump: extern "C" fn(*mut c_void, *mut c_void, c_int),
+    processor: FindProcessor,
+    dump: Dump,
     access: extern "C" fn(*mut c_void, u64, *mut u8, usize, bool) -> c_int,
 }
 
@@ -48,21 +51,7 @@ impl Machine {
 
     /// Reads the state of a virtual processor, which must be that of the calling thread, between two blocks.
     pub(super) fn state(&self, index: c_uint) -> State {
-        let processor = (self.processor)(index.cast_signed());
-        let (mut text, mut size) = (null_mut(), 0);
-        // SAFETY: fills in two variables, which live until the file is closed.
-        let file = unsafe { open_memstream(&raw mut text, &raw mut size) };
-        if processor.is_null() || file.is_null() {
-            return State::default();
-        }
-        (self.dump)(processor, file, 0);
-        // SAFETY: the file is open, and this closes it.
-        unsafe { fclose(file) };
-        // SAFETY: closing has put a text there that ends with a zero.
-        let state = State::parse(&unsafe { CStr::from_ptr(text) }.to_string_lossy());
-        // SAFETY: the text is the caller's, and nobody has it any more.
-        unsafe { free(text.cast()) };
-        state
+        shown(self.processor, self.dump, index).map(|text| State::parse(&text)).unwrap_or_default()
     }
 
     /// Reads memory of the guest at a linear address. Returns false if it is not mapped.
@@ -70,6 +59,36 @@ impl Machine {
         let processor = (self.processor)(index.cast_signed());
         !processor.is_null() && (self.access)(processor, address, bytes.as_mut_ptr(), bytes.len(), false) == 0
     }
+}
+
+/// Returns the registers of a virtual processor in words, if this QEMU exports the functions. It must be the calling
+/// thread's, and execute nothing now.
+#[allow(clippy::missing_transmute_annotations, reason = "each variable has its type")]
+pub(in super::super) fn text(index: c_uint) -> Option<String> {
+    // SAFETY: QEMU declares the function with this type.
+    let processor: FindProcessor = unsafe { std::mem::transmute(function(c"qemu_get_cpu")?) };
+    // SAFETY: as above.
+    let dump: Dump = unsafe { std::mem::transmute(function(c"cpu_dump_state")?) };
+    shown(processor, dump, index)
+}
+
+/// Lets the emulator print a virtual processor's registers.
+fn shown(processor: FindProcessor, dump: Dump, index: c_uint) -> Option<String> {
+    let processor = processor(index.cast_signed());
+    let (mut text, mut size) = (null_mut(), 0);
+    // SAFETY: fills in two variables, which live until the file is closed.
+    let file = unsafe { open_memstream(&raw mut text, &raw mut size) };
+    if processor.is_null() || file.is_null() {
+        return None;
+    }
+    dump(processor, file, 0);
+    // SAFETY: the file is open, and this closes it.
+    unsafe { fclose(file) };
+    // SAFETY: closing has put a text there that ends with a zero.
+    let shown = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    // SAFETY: the text is the caller's, and nobody has it any more.
+    unsafe { free(text.cast()) };
+    Some(shown)
 }
 
 /// The registers that decide how code is executed, and where interrupts go.

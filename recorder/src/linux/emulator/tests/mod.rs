@@ -341,6 +341,62 @@ fn an_access_has_ended_the_thread_that_has_executed_nothing_after_it() {
 }
 
 #[test]
+fn the_thread_that_the_emulator_ends_got_the_signal_wherever_it_is() {
+    let end = |signal, ip, cr2| plugin::wire::End { signal, ip, cr2 };
+    // The end, an access that was noted at the last instruction, and what is expected: the access, and the place.
+    for (end, noted, access, at) in [
+        (end(6, None, None), None, None, None),
+        (end(8, Some(0x1234), Some(0x1234)), None, None, Some(0x1234)),
+        // The next instruction cannot be read, or its second half; without an address, nobody knows.
+        (end(11, Some(0), Some(0)), None, Some(0), Some(0)),
+        (end(11, Some(0x1ffe), Some(0x2000)), None, Some(0x2000), Some(0x1ffe)),
+        (end(11, Some(0x1000), Some(0x100f)), None, None, Some(0x1000)),
+        (end(11, None, Some(0)), None, None, None),
+        (end(11, Some(0x1000), Some(8)), Some(11), Some(8), Some(0x1000)),
+        // The access was another signal's.
+        (end(6, Some(0x1000), Some(8)), Some(11), None, Some(0x1000)),
+    ] {
+        let script = Script::new("end");
+        let emulation = script.emulation();
+        process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+        let [first, second] =
+            [PID, PID + 1].map(|tid| thread_ring(&emulation, (PID, 0), tid, &[Run(2), Run(3)]));
+        [&first, &second].iter().for_each(|ring| ring.header().counts_alone.store(1, Relaxed));
+        second.header().end.set(end);
+        if let Some(signal) = noted {
+            second.header().fault.set(plugin::wire::EmulatorFault { signal, address: Some(8), counted: 0 });
+        }
+        let recording = emulation.run(&mut |_| {}).unwrap();
+        let [other, part] = &recording.parts[..] else { panic!("two threads") };
+        assert_eq!((other.signal, other.fault), (None, None), "{end:?}");
+        assert_eq!(part.signal, Some(end.signal.cast_signed()), "{end:?}");
+        assert_eq!(part.fault.and_then(|fault| fault.address), access, "{end:?}");
+        assert!(at.is_none_or(|at| part.at == Some(at)), "{end:?} {:x?}", part.at);
+    }
+}
+
+#[test]
+fn of_two_threads_that_got_a_signal_at_once_nobody_knows_which_one_ended_the_process() {
+    for (signals, expected) in [([0, 6], Some(2)), ([6, 0], Some(1)), ([6, 6], None), ([0, 0], None)] {
+        let script = Script::new("both");
+        let emulation = script.emulation();
+        process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+        for (tid, signal) in (PID..).zip(signals) {
+            let ring = thread_ring(&emulation, (PID, 0), tid, &[Run(2), Run(3)]);
+            ring.header().end.set(plugin::wire::End { signal, ip: None, cr2: None });
+        }
+        let recording = emulation.run(&mut |_| {}).unwrap();
+        let part = Part::ended_in(&recording.parts);
+        assert_eq!(part.map(|part| part.task), expected, "{signals:?}");
+        let index = std::fs::read(script.options.out.join("recording.json")).unwrap();
+        let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+        let marked = index["parts"].as_array().unwrap().iter().filter(|part| !part["signal"].is_null());
+        let marked: Vec<_> = marked.map(|part| part["task"].as_u64().unwrap()).collect();
+        assert_eq!(marked, Vec::from_iter(expected.map(u64::from)), "{signals:?}");
+    }
+}
+
+#[test]
 fn who_is_killed_has_executed_what_was_counted_but_for_the_last_instruction() {
     let script = Script::new("killed");
     for (counted, expected) in

@@ -14,7 +14,7 @@ use super::{
     },
     hash_thread::BlockTruth,
     near_branches::NotedBlocks,
-    plugin::wire::{Kind, MESSAGE, Ring, bytes},
+    plugin::wire::{End, Kind, MESSAGE, Ring, bytes},
     process::Process,
 };
 use pugmark_model::{DeliveryKind, ExecMode};
@@ -25,6 +25,8 @@ mod executed;
 const MODE: ExecMode = ExecMode::Bits64;
 /// The number of words that are read before it is another thread's turn.
 const TURN: usize = 1 << 12;
+/// The most bytes that an instruction has.
+const LONGEST_INSTRUCTION: u64 = 15;
 /// The number of items that are kept while it is unknown where a signal has interrupted the program.
 const MOST_HELD: usize = 1 << 20;
 
@@ -490,6 +492,14 @@ impl<'a> Thread<'a> {
         let begun = self.partial.take().unwrap_or_else(|| self.begun(process, &block));
         // The last instruction that began did not end.
         let ended = begun.saturating_sub(1);
+        // Unless it has led to where a signal ended the thread.
+        let end = self.end(process).and_then(|end| end.ip);
+        if let Some(ip) = end.filter(|ip| begun == block.len() && *ip != block.ip(ended))
+            && block.can_lead_to(ip)
+        {
+            self.retire(&block, begun, ip)?;
+            return Ok(ip);
+        }
         self.retire(&block, ended, block.ip(ended))?;
         Ok(block.ip(ended))
     }
@@ -511,11 +521,26 @@ impl<'a> Thread<'a> {
         own.counted_self.load(Relaxed) + if first { process.ring.header().counted.load(Relaxed) } else { 0 }
     }
 
-    /// Returns the access that has ended the thread's process: it was noted at the thread's last instruction.
+    /// Returns the signal that has ended the thread, if it is this one that has ended its process.
+    fn end(&self, process: &Process) -> Option<End> {
+        self.ring.header().end.get().filter(|_| process.over)
+    }
+
+    /// Returns the access that has ended the thread's process: it was noted at the thread's last instruction, or the
+    /// instruction could not be read.
     fn fault(&self, process: &Process) -> Option<Fault> {
-        let noted = self.ring.header().fault.get().filter(|_| process.over)?;
-        let fault = Fault { signal: noted.signal.cast_signed(), address: noted.address };
-        (noted.counted == self.counted(process)).then_some(fault)
+        if !process.over {
+            return None;
+        }
+        let end = self.end(process);
+        let noted = self.ring.header().fault.get().filter(|noted| noted.counted == self.counted(process));
+        if let Some(noted) = noted.filter(|noted| end.is_none_or(|end| end.signal == noted.signal)) {
+            return Some(Fault { signal: noted.signal.cast_signed(), address: noted.address });
+        }
+        // An access has been noted; code is read without one.
+        let End { signal, ip: Some(ip), cr2: Some(cr2) } = end? else { return None };
+        let is_fetch = signal.cast_signed() == libc::SIGSEGV && cr2.wrapping_sub(ip) < LONGEST_INSTRUCTION;
+        is_fetch.then_some(Fault { signal: libc::SIGSEGV, address: Some(cr2) })
     }
 
     /// Ends the tracing of this thread, wherever it is.
@@ -525,10 +550,13 @@ impl<'a> Thread<'a> {
         }
         let at = self.leave(process)?;
         let cause = if self.executes && cause == Cause::Over { Cause::Exec } else { cause };
-        let fault = if cause == Cause::Over && self.part.is_some() { self.fault(process) } else { None };
+        let is_end = cause == Cause::Over && self.part.is_some();
         self.end_part(at, cause)?;
-        if let (Some(fault), Some(part)) = (fault, self.parts.last_mut()) {
-            part.fault = Some(fault);
+        let (fault, end) = (self.fault(process), self.end(process));
+        if let Some(part) = self.parts.last_mut().filter(|_| is_end) {
+            part.fault = fault;
+            part.signal = end.map(|end| end.signal.cast_signed()).or(fault.map(|fault| fault.signal));
+            part.at = end.and_then(|end| end.ip).or(part.at);
         }
         let pid = self.info.pid;
         self.not_followed.extend(self.outside.take().map(|program| NotFollowed { pid, program }));
