@@ -76,12 +76,12 @@ pub fn run(options: &AnnotateOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
     let mut found = Annotated::default();
-    for traced in options.input.traces(&[], &mut verdict, &mut progress)? {
+    for traced in options.input.traces(&mut verdict, &mut progress)? {
         let loaded = LoadedSession::load(&options.input, &traced, &mut progress)?;
         let sections = loaded.sections();
         let session = loaded.session(&sections);
         for (lane, executed) in Executed::in_lanes(&session, &mut progress).iter().enumerate() {
-            let symbols = loaded.symbols(lane, &options.input, &[])?;
+            let symbols = loaded.symbols(lane, &options.input, &options.input.symbols)?;
             verdict.errors += executed.errors;
             found.add(options, executed, &symbols, session.image(session.lanes[lane]));
         }

@@ -104,7 +104,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     let mut inputs = [options.input.clone(), options.input.clone()];
     inputs[1].trace = options.other.clone();
     let mut verdict = Verdict::default();
-    let [traces, others] = inputs.each_ref().map(|input| input.traces(&[], &mut verdict, &mut progress));
+    let [traces, others] = inputs.each_ref().map(|input| input.traces(&mut verdict, &mut progress));
     let (traces, others) = (traces?, others?);
     ensure!(
         traces.len() == others.len(),
@@ -167,7 +167,7 @@ impl LoadedRun {
     fn load(input: &ViewInput, traced: &Traced, progress: &mut Progress) -> Result<Self> {
         let title =
             traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
-        let named = NamedSession::load(input, traced, &[], progress)?;
+        let named = NamedSession::load(input, traced, &input.symbols, progress)?;
         ensure!(
             named.names.len() == 1,
             "{title}: it has {} threads and programs: only runs of one thread can be compared, such as `perf record \

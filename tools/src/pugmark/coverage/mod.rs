@@ -112,7 +112,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         return options.minimise(folder, &mut progress);
     }
     let mut verdict = Verdict::default();
-    let traces = options.input.traces(&[], &mut verdict, &mut progress)?;
+    let traces = options.input.traces(&mut verdict, &mut progress)?;
     let mut code = covered(&options.input, &traces, &mut progress)?;
     let of = options.file(&traces)?.map(|of| CountedFile::load(&of, &code)).transpose()?;
     let mut lanes = vec![code.len()];
@@ -145,9 +145,9 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         verdict.errors += executed.errors;
         verdict.is_empty |= executed.insns.is_empty();
     }
-    let status = verdict.status();
     let symfs = options.input.symfs.as_deref();
-    let (sources, mut files) = (NameSources { symfs, ..NameSources::default() }, SymbolFiles::default());
+    let (sources, mut files) =
+        (NameSources::of(&options.input, &options.input.symbols), SymbolFiles::default());
     let source = of.as_ref().map(|of| {
         let folders = DebugFolders::below(symfs.unwrap_or(Path::new("/")));
         (SourceLines::of(&of.path, folders), of.moved)
@@ -158,6 +158,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         .iter()
         .map(|CoveredLane { traced, code, .. }| names_of(traced, &code.sections(), sources, &mut files))
         .collect::<Result<_>>()?;
+    let status = verdict.status();
     let report = Report {
         executed: &executed,
         other: other.as_ref(),
@@ -181,7 +182,7 @@ impl CoverageOptions {
     ) -> Result<Vec<CoveredLane>> {
         let mut input = self.input.clone();
         (input.trace, input.more) = (other.into(), vec![]);
-        let others = covered(&input, &input.traces(&[], verdict, progress)?, progress)?;
+        let others = covered(&input, &input.traces(verdict, progress)?, progress)?;
         if let Some(of) = of {
             let new = CodeOf { trace: &self.input.trace, parts: code };
             same_code::check(option, of, &new, &CodeOf { trace: other, parts: &others })?;
@@ -288,6 +289,10 @@ impl CoverageOptions {
             "drcov, lcov, lines, afl, autofdo and bolt are formats of their own: leave out --json"
         );
         ensure!(
+            self.input.symbols.is_empty() || self.format == CoverageFormat::Edges && !self.json,
+            "--symbols names the functions of -f edges; name the file of other formats with --of"
+        );
+        ensure!(
             !(self.added || self.minimise.is_some())
                 || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
             "--added and --minimise print numbers of edges: leave out -f, or write -f edges for those of all code"
@@ -317,7 +322,7 @@ impl CoverageOptions {
             if let Some(trace) = trace {
                 (input.trace, input.more) = (trace.clone(), vec![]);
             }
-            for traced in input.traces(&[], &mut verdict, progress)? {
+            for traced in input.traces(&mut verdict, progress)? {
                 let loaded = LoadedSession::load(&input, &traced, progress)?;
                 let sections = loaded.sections();
                 verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);
