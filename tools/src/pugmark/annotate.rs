@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Write},
+    iter,
     path::Path,
     process::ExitCode,
     rc::Rc,
@@ -256,6 +257,19 @@ fn instructions(
     Ok(())
 }
 
+/// Returns a line with spaces in place of its tabs, up to the next column of eight.
+fn without_tabs(line: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for letter in line.chars() {
+        let spaces = if letter == '\t' { 8 - column % 8 } else { 0 };
+        text.extend(iter::repeat_n(' ', spaces));
+        text.extend(Some(letter).filter(|letter| *letter != '\t'));
+        column += spaces.max(1);
+    }
+    text
+}
+
 fn lines(
     options: &AnnotateOptions,
     object: &str,
@@ -276,7 +290,8 @@ fn lines(
         let source =
             (*line as usize).checked_sub(1).and_then(|line| text.get(line)).map_or("", String::as_str);
         let percent = percent(*all, sum);
-        writeln!(out, "{percent:>7.2} {all:>12} {most:>12} {line:>6}  {}", printable(source).trim_end())?;
+        let source = without_tabs(source);
+        writeln!(out, "{percent:>7.2} {all:>12} {most:>12} {line:>6}  {}", printable(&source).trim_end())?;
     }
     Ok(())
 }

@@ -110,3 +110,9 @@ fn a_program_that_has_changed_is_told_once_and_a_copy_gives_the_names() {
     );
     recorded.pugmark(&["decode", "rec"]);
 }
+
+#[test]
+fn a_line_of_source_has_spaces_for_tabs() {
+    let text = recorded().pugmark(&["annotate", "--source", "work", "rec"]);
+    assert!(text.lines().any(|line| line.ends_with("  6                  sum     += helper(i);")), "{text}");
+}
