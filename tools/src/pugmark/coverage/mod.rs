@@ -20,6 +20,7 @@ use super::{
 };
 use crate::file::read_regular;
 use crate::output::{self, tell};
+use crate::source::perf_data::PerfData;
 use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles};
 use anyhow::{Context, Result, ensure};
 use autofdo::CompilerProfile;
@@ -32,7 +33,7 @@ use same_code::CodeOf;
 use serde_json::json;
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, iter,
     ops::Range,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -45,7 +46,7 @@ Examples:
   pugmark coverage a.rec                                      functions, and how much of each was executed
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
   pugmark coverage --union b.rec a.rec                        of both together, in any format
-  pugmark coverage --added --union b.rec --union c.rec a.rec  which of them has executed what the ones before have not
+  pugmark coverage --added a.rec b.rec c.rec                  which of them has executed what the ones before have not
   pugmark coverage --minimise small recordings/*              copies few that have executed all that all of them have
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
@@ -62,7 +63,7 @@ pub struct CoverageOptions {
     /// Compare with this trace: + is what only it has executed, - what only the last argument has
     #[arg(long, value_name = "TRACE")]
     diff: Option<PathBuf>,
-    /// Add what this trace has executed; repeatable
+    /// Add what this trace has executed; repeatable. Further arguments are added, too
     #[arg(long, value_name = "TRACE")]
     union: Vec<PathBuf>,
     /// Print for each trace, TRACE and then those of --union, how many edges it has and adds
@@ -105,11 +106,12 @@ const NO_LINES: &str = "has no lines of source: compile it with -g, or install i
 pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     options.check()?;
     let mut progress = Progress::stderr();
-    if options.format == CoverageFormat::Afl {
-        return options.map(&mut progress);
-    }
     if let Some(folder) = &options.minimise {
         return options.minimise(folder, &mut progress);
+    }
+    let options = &options.with_union_of_more();
+    if options.format == CoverageFormat::Afl {
+        return options.map(&mut progress);
     }
     let mut verdict = Verdict::default();
     let traces = options.input.traces(&mut verdict, &mut progress)?;
@@ -141,7 +143,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         blocks.split(other.iter().flat_map(targets));
         blocks
     });
-    for executed in std::iter::once(&executed).chain(&other) {
+    for executed in iter::once(&executed).chain(&other) {
         verdict.errors += executed.errors;
         verdict.is_empty |= executed.insns.is_empty();
     }
@@ -171,6 +173,16 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
 }
 
 impl CoverageOptions {
+    /// Takes further traces like those of `--union`. Several files of `perf record` stay one recording.
+    fn with_union_of_more(&self) -> Self {
+        let mut options = self.clone();
+        let mut all = iter::once(&self.input.trace).chain(&self.input.more);
+        if !all.all(|file| PerfData::is_one(file)) {
+            options.union.append(&mut options.input.more);
+        }
+        options
+    }
+
     /// Decodes another trace, which an option names, of the code that the first one is of.
     fn others(
         &self,
@@ -194,7 +206,7 @@ impl CoverageOptions {
     /// lanes of the traces.
     fn print_added(&self, code: &[CoveredLane], lanes: &[usize], of: Option<&CountedFile>) -> Result<()> {
         let (mut rows, mut seen, mut rest) = (vec![], BTreeSet::new(), code);
-        for (trace, count) in std::iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
+        for (trace, count) in iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
             let (own, after) = rest.split_at(*count);
             rest = after;
             let edges = minimise::edges_of(own, of);
@@ -317,7 +329,7 @@ impl CoverageOptions {
     fn map(&self, progress: &mut Progress) -> Result<ExitCode> {
         let mut map = Box::new([0; EDGES]);
         let mut verdict = Verdict::default();
-        for trace in std::iter::once(None).chain(self.union.iter().map(Some)) {
+        for trace in iter::once(None).chain(self.union.iter().map(Some)) {
             let mut input = self.input.clone();
             if let Some(trace) = trace {
                 (input.trace, input.more) = (trace.clone(), vec![]);
