@@ -112,6 +112,38 @@ fn a_program_that_has_changed_is_told_once_and_a_copy_gives_the_names() {
 }
 
 #[test]
+fn two_builds_have_one_row_for_each_function() {
+    let recorded = recorded();
+    for (folder, count) in [("old", "-DN=5"), ("new", "-DN=70")] {
+        fs::create_dir(recorded.0.file(folder)).unwrap();
+        let program = format!("{folder}/w");
+        recorded.run("cc", &["-O0", "-no-pie", count, "-o", &program, "program.c"]);
+        recorded.pugmark(&["record", "--engine", "stepping", "-o", &format!("{folder}.rec"), "--", &program]);
+    }
+    let (text, told) = recorded.told(&["diff", "--json", "old.rec", "new.rec"]);
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let rows = found["functions"].as_array().unwrap();
+    let work: Vec<_> = rows.iter().filter(|row| row["function"] == "work").collect();
+    let [work] = &work[..] else { panic!("{rows:?} {told}") };
+    assert!(work["object"].as_str().unwrap().ends_with("/new/w"), "{work}");
+    let counts = [0, 1].map(|run| work["instructions"][run].as_u64().unwrap());
+    assert!(counts[0] > 0 && counts[0] < counts[1], "{work}");
+    // Of a program and its stripped copy the rows that differ are at the same addresses.
+    recorded.run("strip", &["-o", "old/w2", "old/w"]);
+    recorded.run("mv", &["old/w2", "old/w"]);
+    recorded.pugmark(&["record", "--engine", "stepping", "-o", "stripped.rec", "--", "old/w"]);
+    let (text, _) = recorded.told(&["diff", "stripped.rec", "new.rec"]);
+    assert!(!text.contains("[unknown]"), "{text}");
+    fs::create_dir(recorded.0.file("copy")).unwrap();
+    recorded.run("cp", &["new/w", "copy/w"]);
+    recorded.run("strip", &["copy/w"]);
+    recorded.pugmark(&["record", "--engine", "stepping", "-o", "copy.rec", "--", "copy/w"]);
+    let (text, _) = recorded.told(&["diff", "--object", "w", "new.rec", "copy.rec"]);
+    assert!(text.contains(", the same") && text.contains("; 0 functions more differ"), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+}
+
+#[test]
 fn a_line_of_source_has_spaces_for_tabs() {
     let text = recorded().pugmark(&["annotate", "--source", "work", "rec"]);
     assert!(text.lines().any(|line| line.ends_with("  6                  sum     += helper(i);")), "{text}");
