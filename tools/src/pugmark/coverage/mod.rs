@@ -21,7 +21,7 @@ use super::{
 use crate::file::read_regular;
 use crate::output::{self, tell};
 use crate::source::perf_data::PerfData;
-use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles};
+use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles, TracedSymbols};
 use anyhow::{Context, Result, ensure};
 use autofdo::CompilerProfile;
 use blocks::FileBlocks;
@@ -147,32 +147,33 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         verdict.errors += executed.errors;
         verdict.is_empty |= executed.insns.is_empty();
     }
-    let symfs = options.input.symfs.as_deref();
-    let (sources, mut files) =
-        (NameSources::of(&options.input, &options.input.symbols), SymbolFiles::default());
     let source = of.as_ref().map(|of| {
-        let folders = DebugFolders::below(symfs.unwrap_or(Path::new("/")));
+        let folders = DebugFolders::below(options.input.symfs.as_deref().unwrap_or(Path::new("/")));
         (SourceLines::of(&of.path, folders), of.moved)
     });
-    // Functions are looked for where they are printed.
-    let named = if options.format == CoverageFormat::Edges && !options.json { &code[..] } else { &[] };
-    let names: Vec<_> = named
-        .iter()
-        .map(|CoveredLane { traced, code, .. }| names_of(traced, &code.sections(), sources, &mut files))
-        .collect::<Result<_>>()?;
-    let status = verdict.status();
     let report = Report {
         executed: &executed,
         other: other.as_ref(),
         blocks: blocks.as_ref(),
         source: source.as_ref().map(|(source, moved)| (source, *moved)),
-        names: &names,
+        names: &options.names(&code)?,
     };
     options.write(&options.text(&report, of.as_ref())?)?;
-    Ok(status)
+    Ok(verdict.status())
 }
 
 impl CoverageOptions {
+    /// Finds the names of functions where they are printed.
+    fn names(&self, code: &[CoveredLane]) -> Result<Vec<TracedSymbols>> {
+        let sources = NameSources::of(&self.input, &self.input.symbols);
+        let mut files = SymbolFiles::default();
+        let named = if self.format == CoverageFormat::Edges && !self.json { code } else { &[] };
+        named
+            .iter()
+            .map(|CoveredLane { traced, code, .. }| names_of(traced, &code.sections(), sources, &mut files))
+            .collect()
+    }
+
     /// Takes further traces like those of `--union`. Several files of `perf record` stay one recording.
     fn with_union_of_more(&self) -> Self {
         let mut options = self.clone();
