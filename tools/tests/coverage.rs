@@ -224,8 +224,8 @@ fn inputs_together_have_the_lines_of_lcov_and_each_says_what_it_adds() {
     }
     let union = ["--union", "ten", "--union", "twenty", "--union", "three", "none"];
     assert_eq!(edges(&union), sum);
-    let rows = folder.json(&[&["coverage", "-f", "edges", "--added"][..], &union].concat());
-    let rows = rows["traces"].as_array().unwrap();
+    let report = folder.json(&[&["coverage", "-f", "edges", "--added"][..], &union].concat());
+    let rows = report["traces"].as_array().unwrap();
     let counts = rows.iter().map(|row| ["edges", "added"].map(|name| row[name].as_u64().unwrap() as usize));
     assert_eq!(counts.collect::<Vec<_>>(), added);
     assert_eq!(
@@ -237,6 +237,11 @@ fn inputs_together_have_the_lines_of_lcov_and_each_says_what_it_adds() {
         added[0][0] == added[0][1] && added[1][1] > 0 && added[2][1] == 0 && added[3][1] > 0,
         "{added:?}"
     );
+    // Further arguments are of the union, too.
+    assert_eq!(edges(&["none", "ten", "twenty", "three"]), sum);
+    assert_eq!(edges(&["--union", "none", "ten", "twenty", "three"]), sum);
+    let listed = ["coverage", "-f", "edges", "--added", "none", "ten", "twenty", "three"];
+    assert_eq!(folder.json(&listed)["traces"].as_array(), Some(rows));
     let of_program = folder.text(&[&["coverage", "--added"][..], &union].concat());
     assert!(of_program.lines().nth(3).is_some_and(|line| line.ends_with(" 0  twenty")), "{of_program}");
     let refused = folder.pugmark(&["coverage", "--added", "-f", "afl", "ten"]);

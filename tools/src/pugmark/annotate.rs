@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Write},
+    iter,
     path::Path,
     process::ExitCode,
     rc::Rc,
@@ -76,12 +77,12 @@ pub fn run(options: &AnnotateOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
     let mut found = Annotated::default();
-    for traced in options.input.traces(&[], &mut verdict, &mut progress)? {
+    for traced in options.input.traces(&mut verdict, &mut progress)? {
         let loaded = LoadedSession::load(&options.input, &traced, &mut progress)?;
         let sections = loaded.sections();
         let session = loaded.session(&sections);
         for (lane, executed) in Executed::of_loaded(&loaded, &session, &mut progress).iter().enumerate() {
-            let symbols = loaded.symbols(lane, &options.input, &[])?;
+            let symbols = loaded.symbols(lane, &options.input, &options.input.symbols)?;
             verdict.errors += executed.errors;
             found.add(options, executed, &symbols, session.image(session.lanes[lane]));
         }
@@ -256,6 +257,19 @@ fn instructions(
     Ok(())
 }
 
+/// Returns a line with spaces in place of its tabs, up to the next column of eight.
+fn without_tabs(line: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for letter in line.chars() {
+        let spaces = if letter == '\t' { 8 - column % 8 } else { 0 };
+        text.extend(iter::repeat_n(' ', spaces));
+        text.extend(Some(letter).filter(|letter| *letter != '\t'));
+        column += spaces.max(1);
+    }
+    text
+}
+
 fn lines(
     options: &AnnotateOptions,
     object: &str,
@@ -276,7 +290,8 @@ fn lines(
         let source =
             (*line as usize).checked_sub(1).and_then(|line| text.get(line)).map_or("", String::as_str);
         let percent = percent(*all, sum);
-        writeln!(out, "{percent:>7.2} {all:>12} {most:>12} {line:>6}  {}", printable(source).trim_end())?;
+        let source = without_tabs(source);
+        writeln!(out, "{percent:>7.2} {all:>12} {most:>12} {line:>6}  {}", printable(&source).trim_end())?;
     }
     Ok(())
 }

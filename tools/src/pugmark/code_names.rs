@@ -1,21 +1,26 @@
 //! The names of the code that was traced: of what perf's file says was mapped, or of the files that a recording names.
 
-use super::recording::Traced;
+use super::{options::Input, recording::Traced};
 use crate::code::image::{self, ImageSection};
-use crate::file::below;
+use crate::file::{below, read_regular};
+use crate::output::tell;
 use crate::symbols::{MappedPart, SymbolFiles, TracedSymbols};
 use anyhow::{Context, Result};
 use pugmark_decoder_core::image::Section;
 use std::{
-    collections::BTreeSet,
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// The dynamic linker of 64-bit programs, which the programs' files do not name among their libraries.
 const LINKERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"];
 /// The number of folders above a trace in which copies of what runtimes have listed may be.
 const FOLDERS: usize = 2;
+/// The size of a page.
+const PAGE: u64 = 0x1000;
 
 /// Where names come from besides the trace.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,20 +31,84 @@ pub(super) struct NameSources<'a> {
     pub(super) more: &'a [PathBuf],
     /// The processes that have the code.
     pub(super) processes: &'a [i32],
+    /// Where a command keeps what it finds out about the files.
+    pub(super) notes: Option<&'a NameNotes>,
 }
 
-/// Finds the names of a trace's code. The mappings in a file of `perf record` say where each file is. A recording names
-/// the program; it, its libraries and the files of `more` are where the bytes of their pages are in the traced code.
+impl<'a> NameSources<'a> {
+    /// Returns the sources of a command's input, and these files.
+    pub(super) fn of(input: &'a Input, more: &'a [PathBuf]) -> Self {
+        Self { symfs: input.symfs.as_deref(), more, processes: &[], notes: Some(&input.names) }
+    }
+}
+
+/// Notes on files with names, which all traces of a command share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NameNotes(Rc<RefCell<NotedFiles>>);
+
+#[derive(Debug, Default)]
+struct NotedFiles {
+    /// The files of `--symbols`; true if a trace has the code of the file.
+    symbols: BTreeMap<PathBuf, bool>,
+    /// The files of which a warning has said that they are not what was recorded.
+    told: BTreeSet<PathBuf>,
+}
+
+impl NameNotes {
+    /// Returns the files of `--symbols` whose code no trace has.
+    pub(super) fn unfit(&self) -> Vec<PathBuf> {
+        let notes = self.0.borrow();
+        notes.symbols.iter().filter(|(_, fits)| !**fits).map(|(file, _)| file.clone()).collect()
+    }
+
+    fn symbols(&self, file: &Path, fits: bool) {
+        *self.0.borrow_mut().symbols.entry(file.into()).or_default() |= fits;
+    }
+
+    /// Warns that a file is not what was recorded, once.
+    fn changed(&self, file: &Path, ChangedFile { same, pages, .. }: &ChangedFile) {
+        if !self.0.borrow_mut().told.insert(file.into()) {
+            return;
+        }
+        let why = if file.exists() { "it has changed" } else { "it is gone" };
+        let names = match is_most(*same, *pages) {
+            true => "some names may be wrong; --symbols FILE takes them from a copy",
+            false => "its functions have no names; --symbols FILE names them from a copy",
+        };
+        tell(format_args!(
+            "pugmark: warning: {} is not the file that was recorded ({why}): {names}",
+            file.display()
+        ));
+    }
+}
+
+/// The number of pages of a file's code in a trace, of those that the file has now, and where the first other one is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ChangedFile {
+    pages: usize,
+    same: usize,
+    other: Option<u64>,
+}
+
+/// Returns true if enough pages are the same to take the names of a file.
+const fn is_most(same: usize, pages: usize) -> bool {
+    same * 2 > pages
+}
+
+/// Finds the names of a trace's code. The mappings in a file of `perf record` or in a recording say where each file is.
+/// The files of `more` are where the bytes of their pages are in the traced code, as are the program and its libraries
+/// in a recording that does not list what was mapped.
 ///
 /// # Errors
-/// If the kernel's symbols or one of `more` cannot be read, or one of those is not the code that was traced.
+/// If the kernel's symbols or one of `more` cannot be read.
 pub(super) fn names_of(
     traced: &Traced,
     code: &[Section<'_>],
     sources: NameSources<'_>,
     files: &mut SymbolFiles,
 ) -> Result<TracedSymbols> {
-    let NameSources { symfs, more, processes } = sources;
+    let NameSources { symfs, more, processes, notes } = sources;
+    let mut changed = BTreeMap::new();
     let mut symbols = TracedSymbols::default();
     if let Some(perf) = &traced.perf {
         for section in &perf.code {
@@ -53,7 +122,7 @@ pub(super) fn names_of(
         let kernel = perf.kallsyms.as_ref().map(|file| files.kernel(file)).transpose()?;
         symbols.add_kernel(kernel.unwrap_or_default(), perf.made.clone(), &perf.kernel);
     } else {
-        add_program(&mut symbols, traced, code, files);
+        changed = add_program(&mut symbols, traced, code, files);
     }
     let folders: Vec<PathBuf> =
         traced.trace.ancestors().skip(1).take(FOLDERS).map(Path::to_path_buf).collect();
@@ -62,30 +131,108 @@ pub(super) fn names_of(
     }
     for file in more {
         let what = || format!("--symbols {}", file.display());
-        symbols.add_by_bytes(file, code, files).with_context(what)?;
+        let fits = symbols.add_by_bytes(file, code, files).with_context(what)?.is_some();
+        notes.into_iter().for_each(|notes| notes.symbols(file, fits));
+    }
+    for (file, found) in &changed {
+        // Those of `more` have taken its place, if they are copies of it.
+        let is_other = |ip| symbols.file_at(ip).is_some_and(|path| path != file);
+        let is_copied = || found.other.map_or(!more.is_empty(), is_other);
+        if let Some(notes) = notes.filter(|_| !is_copied()) {
+            notes.changed(file, found);
+        }
     }
     Ok(symbols)
 }
 
-/// Adds the program of a recording, what it needs, and what it has mapped besides.
-fn add_program(symbols: &mut TracedSymbols, traced: &Traced, code: &[Section<'_>], files: &mut SymbolFiles) {
-    let mut seen = BTreeSet::new();
-    let mut left: Vec<PathBuf> = LINKERS.iter().map(PathBuf::from).collect();
+/// Adds what a recording has mapped, or its program and what that needs if it does not list that. Returns the files
+/// that are not what was recorded.
+fn add_program(
+    symbols: &mut TracedSymbols,
+    traced: &Traced,
+    code: &[Section<'_>],
+    files: &mut SymbolFiles,
+) -> BTreeMap<PathBuf, ChangedFile> {
     let mapped = traced.image.as_ref().and_then(|image| image::mapped(image).ok()).unwrap_or_default();
-    for ImageSection { file, len, vaddr, .. } in mapped {
-        symbols.add_name(&file, vaddr..vaddr.saturating_add(len));
-        left.push(file);
-    }
-    left.extend(traced.part.as_ref().and_then(|part| part.exe.clone()).map(PathBuf::from));
-    while let Some(file) = left.pop() {
-        if fs::canonicalize(&file).is_ok_and(|file| seen.insert(file)) {
-            // A file that has changed since has no names for this code.
-            left.extend(symbols.add_by_bytes(&file, code, files).unwrap_or_default());
+    let mut changed = BTreeMap::new();
+    if mapped.is_empty() {
+        add_by_bytes(symbols, traced, code, files, &mut changed);
+    } else {
+        let compared = compared(&mapped, code);
+        for ImageSection { file, offset, len, vaddr } in &mapped {
+            let place = *vaddr..vaddr.saturating_add(*len);
+            let is_in = |section: &Section<'_>| {
+                place.start < section.base.saturating_add(section.bytes.len() as u64)
+                    && section.base < place.end
+            };
+            let is_code = code.iter().any(is_in);
+            match compared.get(file) {
+                Some(ChangedFile { pages, same, .. }) if is_code && is_most(*same, *pages) => {
+                    symbols.add_mapping(&MappedPart { file, offset: *offset, place }, None, files);
+                }
+                _ => symbols.add_name(file, place),
+            }
         }
+        changed = compared.into_iter().filter(|(_, found)| found.other.is_some()).collect();
     }
     if traced.part.is_some() {
         symbols.add_vdso(code);
     }
+    changed
+}
+
+/// Adds the program of a recording that does not list what was mapped, and the libraries that it needs.
+fn add_by_bytes(
+    symbols: &mut TracedSymbols,
+    traced: &Traced,
+    code: &[Section<'_>],
+    files: &mut SymbolFiles,
+    changed: &mut BTreeMap<PathBuf, ChangedFile>,
+) {
+    let (mut seen, mut found) = (BTreeSet::new(), false);
+    let mut left: Vec<PathBuf> = LINKERS.iter().map(PathBuf::from).collect();
+    let program = traced.part.as_ref().and_then(|part| part.exe.clone()).map(PathBuf::from);
+    left.extend(program.clone());
+    while let Some(file) = left.pop() {
+        if !fs::canonicalize(&file).is_ok_and(|file| seen.insert(file)) {
+            continue;
+        }
+        // A file that has changed since has no names for this code.
+        let needed = symbols.add_by_bytes(&file, code, files).ok().flatten();
+        found |= needed.is_some() && Some(&file) == program.as_ref();
+        left.extend(needed.unwrap_or_default());
+    }
+    if let Some(program) = program.filter(|_| !found && !code.is_empty()) {
+        changed.insert(program, ChangedFile::default());
+    }
+}
+
+/// Compares each page of the traced code with the file that was mapped there last.
+fn compared(mapped: &[ImageSection], code: &[Section<'_>]) -> BTreeMap<PathBuf, ChangedFile> {
+    let mut contents = BTreeMap::<&Path, Vec<u8>>::new();
+    let mut compared = BTreeMap::<PathBuf, ChangedFile>::new();
+    for section in code {
+        let mut rest = section.bytes;
+        let mut ip = section.base;
+        while !rest.is_empty() {
+            let to_next = usize::try_from(PAGE - ip % PAGE).unwrap_or(usize::MAX);
+            let (page, after) = rest.split_at(rest.len().min(to_next));
+            let is_there = |part: &&ImageSection| ip.checked_sub(part.vaddr).is_some_and(|at| at < part.len);
+            if let Some(ImageSection { file, offset, vaddr, .. }) = mapped.iter().rev().find(is_there) {
+                let bytes = contents.entry(file).or_insert_with(|| read_regular(file).unwrap_or_default());
+                let from = usize::try_from((ip - vaddr).saturating_add(*offset)).unwrap_or(usize::MAX);
+                // The last page of a file goes on with zeros.
+                let own = bytes.get(from..).unwrap_or_default();
+                let is_same = !own.is_empty() && page.starts_with(&own[..own.len().min(page.len())]);
+                let found = compared.entry(file.clone()).or_default();
+                found.pages += 1;
+                found.same += usize::from(is_same);
+                found.other = found.other.or((!is_same).then_some(ip));
+            }
+            (rest, ip) = (after, ip.wrapping_add(page.len() as u64));
+        }
+    }
+    compared
 }
 
 /// Returns the place of a file that perf names, in the folder of such files if there is one.

@@ -6,6 +6,7 @@ use super::{
     options::ViewInput,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
+    report::{Key, TraceRows, UnnamedFunctions, WantedRows},
     verdict::Verdict,
     visitors::{CallEvent, Time, TraceClock},
 };
@@ -18,12 +19,14 @@ use pugmark_decoder_core::{
     block_cache::{ExecutionSink, InstructionRun},
     event::Event,
     hash::AddressHash,
+    image::{Asid, Image},
+    insn::MAX_LEN,
 };
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
     ops::Range,
     path::PathBuf,
@@ -91,8 +94,35 @@ struct FunctionDiffers {
     instructions: [u64; 2],
 }
 
-/// The name shown for code without a symbol.
-const UNKNOWN: &str = "[unknown]";
+/// The columns of a row.
+const COLUMNS: [Key; 2] = [Key::Object, Key::Function];
+
+/// The instructions of each function in both runs, by its object file and name.
+type CountsOfFunctions = BTreeMap<(String, String), [u64; 2]>;
+
+/// The most bytes of a function that are compared with those of the other run.
+const MOST_COMPARED: usize = 1 << 16;
+
+/// Counts under one name the object files of two runs that lie in different folders: under that of the second run, if
+/// no other file of one of the runs has the same name without folders.
+fn pair_objects(counts: CountsOfFunctions) -> CountsOfFunctions {
+    let objects = [0, 1].map(|number| -> BTreeSet<String> {
+        let own = counts.iter().filter(|(_, counts)| counts[number] > 0);
+        own.map(|((object, _), _)| object.clone()).collect()
+    });
+    let only = |object: &str, number: usize| -> Option<&String> {
+        let name = object.rsplit('/').next();
+        let mut same = objects[number].iter().filter(|other| other.rsplit('/').next() == name);
+        same.next().filter(|_| same.next().is_none())
+    };
+    let mut paired = CountsOfFunctions::new();
+    for ((object, function), [one, other]) in counts {
+        let second = only(&object, 0).and_then(|_| only(&object, 1)).cloned().unwrap_or(object);
+        let sum = paired.entry((second, function)).or_default();
+        *sum = [sum[0] + one, sum[1] + other];
+    }
+    paired
+}
 
 /// Runs `pugmark diff`.
 ///
@@ -104,7 +134,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     let mut inputs = [options.input.clone(), options.input.clone()];
     inputs[1].trace = options.other.clone();
     let mut verdict = Verdict::default();
-    let [traces, others] = inputs.each_ref().map(|input| input.traces(&[], &mut verdict, &mut progress));
+    let [traces, others] = inputs.each_ref().map(|input| input.traces(&mut verdict, &mut progress));
     let (traces, others) = (traces?, others?);
     ensure!(
         traces.len() == others.len(),
@@ -116,7 +146,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
         inputs[0].trace.display()
     );
     let mut found = RunsDiffer { same: true, ..RunsDiffer::default() };
-    let mut counts: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
+    let mut counts = CountsOfFunctions::new();
     for pair in traces.iter().zip(&others) {
         let runs = [
             LoadedRun::load(&inputs[0], pair.0, &mut progress)?,
@@ -126,9 +156,10 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
         found.same &= parting.next == [None, None];
         found.traces.push(parting);
         for (number, run) in runs.iter().enumerate() {
-            verdict.errors += run.count(number, &mut counts, &mut progress);
+            verdict.errors += run.count(number, &runs[1 - number], &mut counts, &mut progress);
         }
     }
+    let mut counts = pair_objects(counts);
     let row = |((object, function), instructions)| FunctionDiffers { object, function, instructions };
     if let Some(object) = &options.object {
         counts.retain(|(name, _), _| is_of(name, object));
@@ -167,7 +198,7 @@ impl LoadedRun {
     fn load(input: &ViewInput, traced: &Traced, progress: &mut Progress) -> Result<Self> {
         let title =
             traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
-        let named = NamedSession::load(input, traced, &[], progress)?;
+        let named = NamedSession::load(input, traced, &input.symbols, progress)?;
         ensure!(
             named.names.len() == 1,
             "{title}: it has {} threads and programs: only runs of one thread can be compared, such as `perf record \
@@ -177,11 +208,13 @@ impl LoadedRun {
         Ok(Self { title, named })
     }
 
-    /// Adds the number of executed instructions of each function. Returns the number of errors.
+    /// Adds the number of executed instructions of each function. Returns the number of errors. A function without a
+    /// name has that of the same code in the other run.
     fn count(
         &self,
         number: usize,
-        counts: &mut BTreeMap<(String, String), [u64; 2]>,
+        other: &Self,
+        counts: &mut CountsOfFunctions,
         progress: &mut Progress,
     ) -> usize {
         let sections = self.named.loaded.sections();
@@ -189,13 +222,35 @@ impl LoadedRun {
         for lane in Executed::of_loaded(&self.named.loaded, &self.named.loaded.session(&sections), progress) {
             executed.add(lane);
         }
-        for (ip, count) in executed.insns {
-            let place = self.names().find(ip);
-            let function = place.function.map_or(UNKNOWN, |(name, _)| name).to_owned();
-            let key = (place.object.unwrap_or(UNKNOWN).to_owned(), function);
+        let unnamed = UnnamedFunctions::of(&executed, self.names());
+        let wanted = WantedRows { by: &COLUMNS, ..WantedRows::default() };
+        let rows = TraceRows { wanted, symbols: self.names(), unnamed: &unnamed, thread: "" };
+        let others = other.named.loaded.sections();
+        let images = [Image::new(&sections[0]), Image::new(&others[0])];
+        let mut names = FxHashMap::<u64, Option<&str>>::default();
+        for (ip, count) in &executed.insns {
+            let [_, object, function, ..] = rows.own(*ip).unwrap_or_default();
+            let begin = unnamed.begin(*ip, self.names()).filter(|_| self.names().function(*ip).is_none());
+            let named = begin
+                .and_then(|begin| *names.entry(begin).or_insert_with(|| self.name_in(other, begin, images)));
+            let function = named.map_or_else(|| function.unwrap_or_default(), str::to_owned);
+            let key = (object.unwrap_or_default(), function);
             counts.entry(key).or_default()[number] += count;
         }
         executed.errors
+    }
+
+    /// Returns the name that another run has for a function at the same address with the same bytes.
+    fn name_in<'a>(&self, other: &'a Self, begin: u64, images: [Image<'_>; 2]) -> Option<&'a str> {
+        let (name, _) = other.names().function(begin).filter(|(_, offset)| *offset == 0)?;
+        let extent = self.names().unnamed(begin).map_or(MAX_LEN as u64, |extent| extent.end - begin);
+        let code = images.map(|image| {
+            let mut bytes = vec![0; MOST_COMPARED.min(extent as usize)];
+            let length = image.read(begin, Asid::default(), &mut bytes);
+            bytes.truncate(length);
+            bytes
+        });
+        (code[0] == code[1]).then_some(name)
     }
 
     fn names(&self) -> &TracedSymbols {

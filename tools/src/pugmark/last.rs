@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeSet, VecDeque},
     num::NonZeroUsize,
-    path::PathBuf,
     process::ExitCode,
     rc::Rc,
 };
@@ -37,9 +36,6 @@ pub struct LastOptions {
     /// Stop where this function was entered last
     #[arg(long, value_name = "FUNCTION")]
     before: Option<WantedFunction>,
-    /// Take the names of functions from this file, too; repeatable
-    #[arg(long, value_name = "FILE")]
-    symbols: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -124,7 +120,7 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut shown = vec![];
     let (mut verdict, mut called) = (Verdict::default(), BTreeSet::new());
-    for traced in options.input.traces(&options.symbols, &mut verdict, &mut progress)? {
+    for traced in options.input.traces(&mut verdict, &mut progress)? {
         let (lanes, unit, wrong) = options.last(&traced, &mut called, &mut progress)?;
         verdict.errors += wrong;
         shown.extend(lanes.into_iter().filter_map(|lane| lane.show(unit, options.before.is_some())));
@@ -153,7 +149,7 @@ impl LastOptions {
         called: &mut BTreeSet<String>,
         progress: &mut Progress,
     ) -> Result<(Vec<LastOfLane>, &'static str, usize)> {
-        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let named = NamedSession::load(&self.input, traced, &self.input.symbols, progress)?;
         let mut lasts: Vec<_> = named.names.iter().map(|_| Last::new(self.n)).collect();
         let mut known = vec![FxHashMap::<u64, bool>::default(); lasts.len()];
         let visitor = |((last, known), names): ((_, _), &Rc<TracedSymbols>)| {

@@ -3,6 +3,7 @@
 use super::{
     between::Between,
     code::{CodeFiles, TracedCode},
+    code_names::NameNotes,
     decode::Layer,
     input::{self, TraceBytes},
     processor::Processor,
@@ -44,6 +45,9 @@ pub struct Input {
     pub symfs: Option<PathBuf>,
     #[command(flatten)]
     processor: Processor,
+    /// Notes on the files with names.
+    #[arg(skip)]
+    pub(super) names: NameNotes,
 }
 
 /// The same for a command that can show a part of what was executed.
@@ -54,6 +58,9 @@ pub struct ViewInput {
     /// Only from A to B: times (1.5, 20us), functions, ptw:VALUE; or one function: its first call
     #[arg(long, value_name = "A,B")]
     between: Option<Between>,
+    /// Take the names of functions from this file, too; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub(super) symbols: Vec<PathBuf>,
 }
 
 impl Deref for ViewInput {
@@ -71,19 +78,14 @@ impl DerefMut for ViewInput {
 }
 
 impl ViewInput {
-    /// Returns the traces, each with the part of it that is wanted. `symbols` are files that have names, too.
+    /// Returns the traces, each with the part of it that is wanted.
     ///
     /// # Errors
     /// Those of [`Input::traces`], and of looking for that part.
-    pub(super) fn traces(
-        &self,
-        symbols: &[PathBuf],
-        verdict: &mut Verdict,
-        progress: &mut Progress,
-    ) -> Result<Vec<Traced>> {
+    pub(super) fn traces(&self, verdict: &mut Verdict, progress: &mut Progress) -> Result<Vec<Traced>> {
         let mut traces = self.input.traces(verdict)?;
         if let Some(between) = &self.between {
-            between.restrict(&self.input, symbols, &mut traces, progress)?;
+            between.restrict(&self.input, &self.symbols, &mut traces, progress)?;
         }
         Ok(traces)
     }
@@ -114,6 +116,7 @@ impl Input {
     /// # Errors
     /// If the folder does not hold a recording, perf's files cannot be read, or there are several of something else.
     pub fn traces(&self, verdict: &mut Verdict) -> Result<Vec<Traced>> {
+        verdict.names = self.names.clone();
         let files: Vec<_> = std::iter::once(&self.trace).chain(&self.more).cloned().collect();
         let other = files.iter().find(|file| !PerfData::is_one(file));
         match other {

@@ -47,4 +47,4 @@ pub use jitdump::JitDump;
 pub use kernel::KernelSymbols;
 pub(crate) use lines::{ProfilePlace, SourceLine, SourceLines, SourcePlace};
 pub use perf_map::JitSymbols;
-pub(crate) use traced::{MappedPart, NamedPlace, TracedSymbols, moved};
+pub(crate) use traced::{MappedPart, NamedPlace, OTHER_CODE, TracedSymbols, moved};

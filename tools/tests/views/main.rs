@@ -4,6 +4,7 @@
 mod annotate;
 mod between;
 mod profiles;
+mod rebuilt;
 mod stripped;
 mod unseen;
 

@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Write},
-    path::PathBuf,
     rc::Rc,
 };
 
@@ -156,7 +155,6 @@ impl MeasuredCalls {
     pub(super) fn of(
         of: &WantedFunction,
         input: &ViewInput,
-        symbols: &[PathBuf],
         verdict: &mut Verdict,
         progress: &mut Progress,
     ) -> Result<Self> {
@@ -170,8 +168,8 @@ impl MeasuredCalls {
             first: u64::MAX,
             called: BTreeSet::new(),
         };
-        for traced in input.traces(symbols, verdict, progress)? {
-            let named = NamedSession::load(input, &traced, symbols, progress)?;
+        for traced in input.traces(verdict, progress)? {
+            let named = NamedSession::load(input, &traced, &input.symbols, progress)?;
             let mut measurers: Vec<_> = named
                 .names
                 .iter()

@@ -18,7 +18,7 @@ use clap::Args;
 use measured::{MeasuredCalls, MeasuredParts};
 use rustc_hash::FxHashMap;
 use serde_json::json;
-use std::{cell::RefCell, collections::BTreeSet, path::PathBuf, process::ExitCode, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, process::ExitCode, rc::Rc};
 
 /// The options of `pugmark calls`.
 #[derive(Args, Clone, Debug)]
@@ -41,9 +41,6 @@ pub struct CallsOptions {
     /// Print who calls it, from where, how often, and what the calls took
     #[arg(long)]
     callers: bool,
-    /// Take the names of functions from this file, too; repeatable
-    #[arg(long, value_name = "FILE")]
-    symbols: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -72,7 +69,7 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
     if parts.stats || parts.longest > 0 || parts.callers {
         return options.measured(parts, &mut verdict, &mut progress);
     }
-    for traced in options.input.traces(&options.symbols, &mut verdict, &mut progress)? {
+    for traced in options.input.traces(&mut verdict, &mut progress)? {
         let own = traced.part.as_ref().and_then(|part| part.task);
         if task.replace(own) != Some(own) {
             before = 0;
@@ -102,7 +99,7 @@ impl CallsOptions {
         verdict: &mut Verdict,
         progress: &mut Progress,
     ) -> Result<ExitCode> {
-        let calls = MeasuredCalls::of(&self.of, &self.input, &self.symbols, verdict, progress)?;
+        let calls = MeasuredCalls::of(&self.of, &self.input, verdict, progress)?;
         if calls.is_empty() {
             return self.of.was_not("--of", "was called; --symbols FILE gives more names", calls.called());
         }
@@ -122,7 +119,7 @@ impl CallsOptions {
         (calls, callers): (&mut Vec<MadeCall>, &mut BTreeSet<String>),
         progress: &mut Progress,
     ) -> Result<(u64, usize)> {
-        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let named = NamedSession::load(&self.input, traced, &self.input.symbols, progress)?;
         let unnamed = self.of.unnamed(&named.loaded, &named.names, progress);
         let found = RefCell::new(vec![]);
         let mut known = vec![FxHashMap::<u64, bool>::default(); named.names.len()];

@@ -35,7 +35,7 @@ impl CoverageOptions {
         let mut verdict = Verdict::default();
         let mut input = self.input.clone();
         input.more.clear();
-        let first = input.traces(&[], &mut verdict, progress)?;
+        let first = input.traces(&mut verdict, progress)?;
         let code = covered(&input, &first, progress)?;
         let of = self.file(&first)?.map(|of| CountedFile::load(&of, &code)).transpose()?;
         let (mut numbers, mut all) = (FxHashMap::default(), vec![]);

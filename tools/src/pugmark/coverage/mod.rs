@@ -20,7 +20,8 @@ use super::{
 };
 use crate::file::read_regular;
 use crate::output::{self, tell};
-use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles};
+use crate::source::perf_data::PerfData;
+use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles, TracedSymbols};
 use anyhow::{Context, Result, ensure};
 use autofdo::CompilerProfile;
 use blocks::FileBlocks;
@@ -32,7 +33,7 @@ use same_code::CodeOf;
 use serde_json::json;
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, iter,
     ops::Range,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -45,7 +46,7 @@ Examples:
   pugmark coverage a.rec                                      functions, and how much of each was executed
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
   pugmark coverage --union b.rec a.rec                        of both together, in any format
-  pugmark coverage --added --union b.rec --union c.rec a.rec  which of them has executed what the ones before have not
+  pugmark coverage --added a.rec b.rec c.rec                  which of them has executed what the ones before have not
   pugmark coverage --minimise small recordings/*              copies few that have executed all that all of them have
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
@@ -62,7 +63,7 @@ pub struct CoverageOptions {
     /// Compare with this trace: + is what only it has executed, - what only the last argument has
     #[arg(long, value_name = "TRACE")]
     diff: Option<PathBuf>,
-    /// Add what this trace has executed; repeatable
+    /// Add what this trace has executed; repeatable. Further arguments are added, too
     #[arg(long, value_name = "TRACE")]
     union: Vec<PathBuf>,
     /// Print for each trace, TRACE and then those of --union, how many edges it has and adds
@@ -105,14 +106,15 @@ const NO_LINES: &str = "has no lines of source: compile it with -g, or install i
 pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     options.check()?;
     let mut progress = Progress::stderr();
-    if options.format == CoverageFormat::Afl {
-        return options.map(&mut progress);
-    }
     if let Some(folder) = &options.minimise {
         return options.minimise(folder, &mut progress);
     }
+    let options = &options.with_union_of_more();
+    if options.format == CoverageFormat::Afl {
+        return options.map(&mut progress);
+    }
     let mut verdict = Verdict::default();
-    let traces = options.input.traces(&[], &mut verdict, &mut progress)?;
+    let traces = options.input.traces(&mut verdict, &mut progress)?;
     let mut code = covered(&options.input, &traces, &mut progress)?;
     let of = options.file(&traces)?.map(|of| CountedFile::load(&of, &code)).transpose()?;
     let mut lanes = vec![code.len()];
@@ -141,35 +143,47 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         blocks.split(other.iter().flat_map(targets));
         blocks
     });
-    for executed in std::iter::once(&executed).chain(&other) {
+    for executed in iter::once(&executed).chain(&other) {
         verdict.errors += executed.errors;
         verdict.is_empty |= executed.insns.is_empty();
     }
-    let status = verdict.status();
-    let symfs = options.input.symfs.as_deref();
-    let (sources, mut files) = (NameSources { symfs, ..NameSources::default() }, SymbolFiles::default());
     let source = of.as_ref().map(|of| {
-        let folders = DebugFolders::below(symfs.unwrap_or(Path::new("/")));
+        let folders = DebugFolders::below(options.input.symfs.as_deref().unwrap_or(Path::new("/")));
         (SourceLines::of(&of.path, folders), of.moved)
     });
-    // Functions are looked for where they are printed.
-    let named = if options.format == CoverageFormat::Edges && !options.json { &code[..] } else { &[] };
-    let names: Vec<_> = named
-        .iter()
-        .map(|CoveredLane { traced, code, .. }| names_of(traced, &code.sections(), sources, &mut files))
-        .collect::<Result<_>>()?;
     let report = Report {
         executed: &executed,
         other: other.as_ref(),
         blocks: blocks.as_ref(),
         source: source.as_ref().map(|(source, moved)| (source, *moved)),
-        names: &names,
+        names: &options.names(&code)?,
     };
     options.write(&options.text(&report, of.as_ref())?)?;
-    Ok(status)
+    Ok(verdict.status())
 }
 
 impl CoverageOptions {
+    /// Finds the names of functions where they are printed.
+    fn names(&self, code: &[CoveredLane]) -> Result<Vec<TracedSymbols>> {
+        let sources = NameSources::of(&self.input, &self.input.symbols);
+        let mut files = SymbolFiles::default();
+        let named = if self.format == CoverageFormat::Edges && !self.json { code } else { &[] };
+        named
+            .iter()
+            .map(|CoveredLane { traced, code, .. }| names_of(traced, &code.sections(), sources, &mut files))
+            .collect()
+    }
+
+    /// Takes further traces like those of `--union`. Several files of `perf record` stay one recording.
+    fn with_union_of_more(&self) -> Self {
+        let mut options = self.clone();
+        let mut all = iter::once(&self.input.trace).chain(&self.input.more);
+        if !all.all(|file| PerfData::is_one(file)) {
+            options.union.append(&mut options.input.more);
+        }
+        options
+    }
+
     /// Decodes another trace, which an option names, of the code that the first one is of.
     fn others(
         &self,
@@ -181,7 +195,7 @@ impl CoverageOptions {
     ) -> Result<Vec<CoveredLane>> {
         let mut input = self.input.clone();
         (input.trace, input.more) = (other.into(), vec![]);
-        let others = covered(&input, &input.traces(&[], verdict, progress)?, progress)?;
+        let others = covered(&input, &input.traces(verdict, progress)?, progress)?;
         if let Some(of) = of {
             let new = CodeOf { trace: &self.input.trace, parts: code };
             same_code::check(option, of, &new, &CodeOf { trace: other, parts: &others })?;
@@ -193,7 +207,7 @@ impl CoverageOptions {
     /// lanes of the traces.
     fn print_added(&self, code: &[CoveredLane], lanes: &[usize], of: Option<&CountedFile>) -> Result<()> {
         let (mut rows, mut seen, mut rest) = (vec![], BTreeSet::new(), code);
-        for (trace, count) in std::iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
+        for (trace, count) in iter::once(&self.input.trace).chain(&self.union).zip(lanes) {
             let (own, after) = rest.split_at(*count);
             rest = after;
             let edges = minimise::edges_of(own, of);
@@ -288,6 +302,10 @@ impl CoverageOptions {
             "drcov, lcov, lines, afl, autofdo and bolt are formats of their own: leave out --json"
         );
         ensure!(
+            self.input.symbols.is_empty() || self.format == CoverageFormat::Edges && !self.json,
+            "--symbols names the functions of -f edges; name the file of other formats with --of"
+        );
+        ensure!(
             !(self.added || self.minimise.is_some())
                 || matches!(self.format, CoverageFormat::Functions | CoverageFormat::Edges),
             "--added and --minimise print numbers of edges: leave out -f, or write -f edges for those of all code"
@@ -312,12 +330,12 @@ impl CoverageOptions {
     fn map(&self, progress: &mut Progress) -> Result<ExitCode> {
         let mut map = Box::new([0; EDGES]);
         let mut verdict = Verdict::default();
-        for trace in std::iter::once(None).chain(self.union.iter().map(Some)) {
+        for trace in iter::once(None).chain(self.union.iter().map(Some)) {
             let mut input = self.input.clone();
             if let Some(trace) = trace {
                 (input.trace, input.more) = (trace.clone(), vec![]);
             }
-            for traced in input.traces(&[], &mut verdict, progress)? {
+            for traced in input.traces(&mut verdict, progress)? {
                 let loaded = LoadedSession::load(&input, &traced, progress)?;
                 let sections = loaded.sections();
                 verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);

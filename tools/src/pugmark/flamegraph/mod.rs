@@ -57,9 +57,6 @@ pub struct FlameOptions {
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Take the names of functions from this file, too; repeatable
-    #[arg(long, value_name = "FILE")]
-    symbols: Vec<PathBuf>,
     #[command(flatten)]
     input: ViewInput,
 }
@@ -137,7 +134,7 @@ impl FlameOptions {
         progress: &mut Progress,
     ) -> Result<(FlameTree, Unit)> {
         let (mut tree, mut unit) = (FlameTree::new(), Unit::Instructions);
-        let traces = input.traces(&self.symbols, verdict, progress)?;
+        let traces = input.traces(verdict, progress)?;
         for traced in &traces {
             let wrong;
             (unit, wrong) = self.add(input, traced, traces.len() > 1, &mut tree, progress)?;
@@ -157,7 +154,7 @@ impl FlameOptions {
         tree: &mut FlameTree,
         progress: &mut Progress,
     ) -> Result<(Unit, usize)> {
-        let named = NamedSession::load(input, traced, &self.symbols, progress)?;
+        let named = NamedSession::load(input, traced, &self.input.symbols, progress)?;
         let by_time = self.by == FlameMeasure::Time;
         let clock = named.loaded.clock;
         ensure!(

@@ -209,7 +209,7 @@ impl LoadedSession {
             self.lanes.iter().filter(|lane| lane.code == number).filter_map(|lane| lane.part.as_ref()?.pid);
         let processes: BTreeSet<i32> = processes.collect();
         let processes: Vec<i32> = processes.into_iter().collect();
-        let sources = NameSources { symfs: input.symfs.as_deref(), more, processes: &processes };
+        let sources = NameSources { processes: &processes, ..NameSources::of(input, more) };
         let found = names_of(traced, &code.sections(), sources, &mut self.files.borrow_mut())?;
         Ok(symbols.get_or_init(|| Rc::new(found)).clone())
     }

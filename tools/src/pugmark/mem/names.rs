@@ -103,7 +103,8 @@ impl<'a> MemoryNames<'a> {
         }
         let perf = PerfTrace { code, ..PerfTrace::default() };
         // Without the kernel and further files nothing in it can fail.
-        let sources = NameSources { symfs: self.symfs, processes: &[program.process], more: &[] };
+        let processes = &[program.process];
+        let sources = NameSources { symfs: self.symfs, processes, ..NameSources::default() };
         names.code = symbols(&self.file, perf, sources, &mut self.files.borrow_mut()).unwrap_or_default();
         names
     }

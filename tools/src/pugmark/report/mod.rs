@@ -125,7 +125,7 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut counted = ReportSums::default();
     let mut verdict = Verdict::default();
-    for traced in options.input.traces(&[], &mut verdict, &mut progress)? {
+    for traced in options.input.traces(&mut verdict, &mut progress)? {
         options.add(&traced, &mut counted, &mut progress)?;
     }
     (verdict.errors, verdict.is_empty) = (counted.errors, counted.instructions == 0);
@@ -205,7 +205,7 @@ impl ReportOptions {
         let sections = loaded.sections();
         let session = loaded.session(&sections);
         let lanes = 0..loaded.lanes.len();
-        let symbols = lanes.clone().map(|lane| loaded.symbols(lane, &self.input, &[]));
+        let symbols = lanes.clone().map(|lane| loaded.symbols(lane, &self.input, &self.input.symbols));
         let symbols = symbols.collect::<Result<Vec<_>>>()?;
         let titles: Vec<_> = loaded.lanes.iter().map(|lane| title(lane.part.as_ref(), traced)).collect();
         let unnamed_in = |executed: &[Executed]| -> Vec<_> {

@@ -117,7 +117,7 @@ fn addresses(text: &str) -> Result<Range<u64>> {
 pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
-    let mut traces = options.input.traces(&[], &mut verdict, &mut progress)?;
+    let mut traces = options.input.traces(&mut verdict, &mut progress)?;
     if let Some(tid) = options.tid {
         let title = |traced: &Traced| traced.part.as_ref().map(super::recording::IndexedPart::title);
         let known: Vec<_> = traces.iter().filter_map(title).collect();
@@ -177,7 +177,7 @@ impl ScriptOptions {
         let fields = self.columns(loaded.clock.unit);
         let none = Rc::new(TracedSymbols::default());
         let symbols = |lane| match self.needs_symbols(&fields) {
-            true => loaded.symbols(lane, &self.input, &[]),
+            true => loaded.symbols(lane, &self.input, &self.input.symbols),
             false => Ok(none.clone()),
         };
         let symbols = (0..loaded.lanes.len()).map(symbols).collect::<Result<Vec<_>>>()?;
@@ -239,7 +239,7 @@ impl ScriptOptions {
             for (lane, executed) in
                 Executed::in_lanes(&loaded.session(&sections), progress).iter().enumerate()
             {
-                let symbols = loaded.symbols(lane, &self.input, &[])?;
+                let symbols = loaded.symbols(lane, &self.input, &self.input.symbols)?;
                 let unnamed = UnnamedFunctions::of(executed, &symbols);
                 for ip in executed.insns.keys() {
                     if function.offset(*ip, &symbols, &unnamed).is_some() {

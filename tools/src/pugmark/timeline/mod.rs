@@ -46,9 +46,6 @@ pub struct TimelineOptions {
     /// Make the page at most N MB large: the shortest calls are merged
     #[arg(long, value_name = "N", default_value_t = 20)]
     megabytes: u64,
-    /// Take the names of functions from this file, too; repeatable
-    #[arg(long, value_name = "FILE")]
-    symbols: Vec<PathBuf>,
     #[command(flatten)]
     input: ViewInput,
 }
@@ -260,8 +257,9 @@ impl<'o> TimelineWalk<'o> {
         mut keep: impl FnMut(S, &mut Track),
     ) -> Result<()> {
         let (mut of_names, mut of_places, mut lanes) = (HashMap::new(), HashMap::new(), 0);
-        for traced in self.options.input.traces(&self.options.symbols, &mut self.verdict, progress)? {
-            let named = NamedSession::load(&self.options.input, &traced, &self.options.symbols, progress)?;
+        for traced in self.options.input.traces(&mut self.verdict, progress)? {
+            let named =
+                NamedSession::load(&self.options.input, &traced, &self.options.input.symbols, progress)?;
             let names = Numbers { numbers: &mut of_names, all: &mut self.drawing.names };
             let places = Numbers { numbers: &mut of_places, all: &mut self.drawing.places };
             let shared = RefCell::new((names, places));

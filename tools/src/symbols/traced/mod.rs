@@ -10,7 +10,7 @@ use crate::code::image::ImageSection;
 use crate::file::read_regular;
 use crate::source::perf_data::VDSO;
 use crate::text::printable;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use object::{Object, ObjectSegment, SegmentFlags, elf::PF_X};
 use pugmark_decoder_core::image::Section;
 use std::{
@@ -23,6 +23,8 @@ use std::{
 
 /// Where the libraries of a recorded program are looked for.
 const LIBRARIES: [&str; 4] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
+/// The error of a file that a trace does not have.
+pub(crate) const OTHER_CODE: &str = "no page of its code is in the code that was traced";
 /// The size of a page.
 const PAGE: u64 = 0x1000;
 
@@ -170,6 +172,11 @@ impl TracedSymbols {
         others.chain(in_file).max().unwrap_or_default()
     }
 
+    /// Returns the file that an address has its names from.
+    pub(crate) fn file_at(&self, ip: u64) -> Option<&Path> {
+        Some(self.mapping(ip)?.file.as_ref()?.0.path())
+    }
+
     fn mapping(&self, ip: u64) -> Option<&MappedObject> {
         self.mapped.range(..=ip).next_back().filter(|(_, mapped)| ip < mapped.end).map(|(_, mapped)| mapped)
     }
@@ -251,27 +258,30 @@ impl TracedSymbols {
         }
     }
 
-    /// Adds a file if the bytes of its pages are in the code that was traced. Returns the libraries that it needs.
+    /// Adds a file if the bytes of its pages are in the code that was traced. Where a name is known already, it stays.
+    /// Returns the libraries that it needs; `None` if none of its pages is there.
     ///
     /// # Errors
-    /// If the file cannot be read, or none of its pages is there.
+    /// If the file cannot be read.
     pub(crate) fn add_by_bytes(
         &mut self,
         path: &Path,
         code: &[Section<'_>],
         files: &mut SymbolFiles,
-    ) -> Result<Vec<PathBuf>> {
+    ) -> Result<Option<Vec<PathBuf>>> {
         let bytes = read_regular(path)?;
         let file = object::File::parse(&*bytes)?;
         let symbols = files.object(path, Path::new("/"));
-        self.add_object(&path.display().to_string(), &file, &symbols, code)?;
+        if !self.add_object(&path.display().to_string(), &file, &symbols, code) {
+            return Ok(None);
+        }
         // Its functions are of use without them, too.
         let libraries = file.import_libraries().into_iter().flatten();
         let needed: BTreeSet<String> =
             libraries.filter_map(|library| String::from_utf8(library.ok()?.name().to_vec()).ok()).collect();
         let place =
             |name: &String| LIBRARIES.iter().map(|dir| Path::new(dir).join(name)).find(|file| file.exists());
-        Ok(needed.iter().filter(|name| !name.contains('/')).filter_map(place).collect())
+        Ok(Some(needed.iter().filter(|name| !name.contains('/')).filter_map(place).collect()))
     }
 
     /// Adds the code that the kernel gives every program, if it is the same as in this process.
@@ -279,7 +289,7 @@ impl TracedSymbols {
         let Some(bytes) = own_vdso() else { return };
         let Ok(file) = object::File::parse(&*bytes) else { return };
         // Programs that do without it are no less good.
-        let _ = self.add_object(VDSO, &file, &Rc::new(ObjectSymbols::of_file(VDSO, &file)), code);
+        self.add_object(VDSO, &file, &Rc::new(ObjectSymbols::of_file(VDSO, &file)), code);
     }
 
     fn add_object(
@@ -288,13 +298,18 @@ impl TracedSymbols {
         file: &object::File<'_>,
         symbols: &Rc<ObjectSymbols>,
         code: &[Section<'_>],
-    ) -> Result<()> {
-        let moved = moved(file, code).context("no page of its code is in the code that was traced")?;
-        for segment in file.segments() {
+    ) -> bool {
+        let Some(moved) = moved(file, code) else { return false };
+        let place = |segment: object::Segment<'_, '_>| {
             let from = segment.address().wrapping_add(moved);
-            self.put(from..from.saturating_add(segment.size()), name, Some((symbols.clone(), moved)));
+            from..from.saturating_add(segment.size())
+        };
+        let known =
+            file.segments().find_map(|segment| Some(self.mapping(place(segment).start)?.name.clone()));
+        for place in file.segments().map(place) {
+            self.put(place, known.as_deref().unwrap_or(name), Some((symbols.clone(), moved)));
         }
-        Ok(())
+        true
     }
 
     /// Puts something in the place of what is there.
