@@ -43,8 +43,8 @@ pub struct StatCommand {
     /// Only the N rows with the most instructions
     #[arg(long, value_name = "N", requires = "by")]
     top: Option<usize>,
-    /// Exit with status 124 if more was executed: instructions=N, branches=N or calls=N; repeatable
-    #[arg(long, value_name = "[FUNCTION:]COUNT=N")]
+    /// Exit with 124 above instructions=N, branches=N, calls=N or FUNCTION:calls=N; repeatable
+    #[arg(long, value_name = "COUNT=N")]
     at_most: Vec<AtMost>,
     /// Print one JSON object
     #[arg(long)]

@@ -187,5 +187,9 @@ fn functions_that_a_runtime_has_compiled_have_names_from_beside_the_recording() 
     let (status, text) = recording.run(&["report", "--by", "object,function", "."]);
     assert!(status.success() && text.contains("[JIT] tid 7  LazyCompile:~f"), "{text}");
     let (_, text) = recording.run(&["flamegraph", "-f", "folded", "."]);
-    assert_eq!(text, "0x401000 2\n0x401000;LazyCompile:~f 1\n");
+    assert!(
+        text.starts_with("pugmark: warning: /none is not the file that was recorded (it is gone)"),
+        "{text}"
+    );
+    assert!(text.ends_with("\n0x401000 2\n0x401000;LazyCompile:~f 1\n"), "{text}");
 }

@@ -45,14 +45,12 @@ use std::{
 Examples:
   pugmark coverage a.rec                                      functions, and how much of each was executed
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
-  pugmark coverage --union b.rec a.rec                        of both together, in any format
   pugmark coverage --added a.rec b.rec c.rec                  which of them has executed what the ones before have not
   pugmark coverage --minimise small recordings/*              copies few that have executed all that all of them have
   pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
   pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it
-  pugmark coverage -f autofdo -o a.prof a.rec                 for clang -fprofile-sample-use=a.prof
-  pugmark coverage -f bolt -o a.bolt a.rec                    for llvm-bolt -pa -data=a.bolt")]
+  pugmark coverage -f autofdo -o a.prof a.rec                 for clang -fprofile-sample-use; bolt for llvm-bolt -pa")]
 pub struct CoverageOptions {
     /// functions, blocks, lines, edges, drcov, lcov, afl, autofdo or bolt
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]

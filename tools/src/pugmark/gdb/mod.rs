@@ -60,8 +60,8 @@ pub struct GdbOptions {
     /// Talk to GDB by standard input and output: target remote | pugmark gdb --stdio FILE
     #[arg(long)]
     stdio: bool,
-    /// Begin at the first or at the last instruction of each thread
-    #[arg(long, value_enum, value_name = "PLACE", default_value_t = BeginAt::Begin)]
+    /// Begin at the first instruction of each thread, or at the last one: begin or end
+    #[arg(long, value_enum, value_name = "PLACE", default_value_t = BeginAt::Begin, hide_possible_values = true)]
     at: BeginAt,
     /// Show this process if there are several; by default the one that executed most
     #[arg(long, value_name = "PID")]

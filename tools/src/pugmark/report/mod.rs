@@ -34,7 +34,6 @@ Examples:
   pugmark report a.rec                                the functions with the most instructions first
   pugmark report --children a.rec                     those first that have the most with what they called
   pugmark report --sort time --object a.out a.rec     the program's own functions; needs --tsc when it is recorded
-  pugmark report --by line a.rec                      the lines of source with the most instructions first
   pugmark report --by object,thread --csv a.rec       a table for other programs
   pugmark report --sort calls --percent-limit 1 --symfs root perf.data")]
 pub struct ReportOptions {
