@@ -121,17 +121,7 @@ impl Annotated {
     ) {
         let unnamed = UnnamedFunctions::of(executed, symbols);
         let offset = |ip| options.function.offset(ip, symbols, &unnamed);
-        // The begin of each, and its last instruction that was executed.
-        let mut found = BTreeMap::new();
-        for ip in executed.insns.keys() {
-            if let Some(offset) = offset(*ip) {
-                found.insert(ip.wrapping_sub(offset), *ip);
-            } else if let Some((name, _)) = symbols.function(*ip)
-                && !self.names.contains(name)
-            {
-                self.names.insert(name.to_owned());
-            }
-        }
+        let found = options.function.find(executed, symbols, &unnamed, &mut self.names);
         for (begin, last) in found {
             let object = symbols.find(begin).object.unwrap_or("[unknown]");
             if !options.is_of(object) {

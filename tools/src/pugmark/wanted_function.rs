@@ -6,7 +6,11 @@ use super::{
 };
 use crate::{number, symbols::TracedSymbols};
 use anyhow::{Result, bail};
-use std::{collections::BTreeSet, fmt, rc::Rc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    rc::Rc,
+};
 
 /// A function that an option names: by its name, or by the address that views print for a function without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,28 @@ impl WantedFunction {
                 self.address.filter(|_| unnamed.begin(ip, symbols) == self.address).map(|begin| ip - begin)
             }
         }
+    }
+
+    /// Finds it in what was executed: where it begins, each with its last instruction that was executed. Adds the
+    /// names of the other functions.
+    pub(super) fn find(
+        &self,
+        executed: &Executed,
+        symbols: &TracedSymbols,
+        unnamed: &UnnamedFunctions,
+        names: &mut BTreeSet<String>,
+    ) -> BTreeMap<u64, u64> {
+        let mut found = BTreeMap::new();
+        for ip in executed.insns.keys() {
+            if let Some(offset) = self.offset(*ip, symbols, unnamed) {
+                found.insert(ip.wrapping_sub(offset), *ip);
+            } else if let Some((name, _)) = symbols.function(*ip)
+                && !names.contains(name)
+            {
+                names.insert(name.to_owned());
+            }
+        }
+        found
     }
 
     /// Finds the functions without a name of each thread, if this one is named by its address.

@@ -104,9 +104,7 @@ impl<'a> Session<'a> {
 
     /// Follows them on this thread.
     pub(super) fn follow_here<S: SliceSink>(&self, traces: Range<usize>, sinks: &mut [S]) {
-        let mut slices: Vec<&TraceSlice> =
-            self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
-        slices.sort_by_key(|slice| slice.tsc);
+        let slices = self.slices_in_order(traces.clone());
         let mut memory = BlockCaches::memory(self.images.len());
         let mut caches = BlockCaches::new(&mut memory);
         // A trace that is cut has a stream from its first slice to its last one.
@@ -121,8 +119,7 @@ impl<'a> Session<'a> {
             let (cache_number, cache) = caches.of(slice.image);
             match (cut.binary_search(&slice.trace), self.switch_ip.filter(|_| !S::EDGES)) {
                 (Ok(cut), Some(at)) => {
-                    let after = slices[number + 1..].iter().find(|after| after.trace == slice.trace);
-                    let after = after.filter(|after| after.is_switch).map(|after| after.lane);
+                    let after = switched_after(&slices[number..]);
                     let mut sink = SwitchedSink::new(sinks, &mut owners[cut], slice, after, at);
                     self.go_on(slice, &mut streams[cut], cache, &mut sink, |_, _| {});
                 }
@@ -141,6 +138,14 @@ impl<'a> Session<'a> {
                 return;
             }
         }
+    }
+
+    /// Returns the slices of some traces in the order of time.
+    pub(super) fn slices_in_order(&self, traces: Range<usize>) -> Vec<&TraceSlice> {
+        let mut slices: Vec<&TraceSlice> =
+            self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
+        slices.sort_by_key(|slice| slice.tsc);
+        slices
     }
 
     /// Decodes a slice that is all of its trace.
@@ -191,6 +196,13 @@ impl<'a> Session<'a> {
             sink.stops(SliceEnd { span: Span::at(offset), offset, ip: stream.ip() });
         }
     }
+}
+
+/// Returns the lane of the next slice of the first one's trace, if a switch of threads leads to it.
+pub(super) fn switched_after(slices: &[&TraceSlice]) -> Option<usize> {
+    let (slice, rest) = slices.split_first()?;
+    let after = rest.iter().find(|after| after.trace == slice.trace);
+    after.filter(|after| after.is_switch).map(|after| after.lane)
 }
 
 /// Returns the number of bytes after a slice that a stream needs to read the last packet of the slice, and not the

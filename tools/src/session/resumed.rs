@@ -4,8 +4,8 @@
 //! walk: also after errors, and whatever the traces hold before it.
 
 use super::{
-    Session, SliceSink, TraceSlice,
-    follow::BlockCaches,
+    Session, SliceSink,
+    follow::{BlockCaches, switched_after},
     switch::{SwitchedSink, TraceOwner},
 };
 use pugmark_decoder_core::{
@@ -45,7 +45,7 @@ impl<'a> Session<'a> {
         mut pauses: impl FnMut(&mut S, &dyn Fn() -> Option<WalkPlace<'a>>),
     ) {
         const { assert!(S::ENDS_EARLY, "only then are there parts") };
-        let slices = self.slices_in_order();
+        let slices = self.slices_in_order(0..self.traces.len());
         let mut kept: Vec<Kept> = self.traces.iter().map(|_| <Kept>::new()).collect();
         let mut streams: Streams<'a, '_> = kept
             .iter_mut()
@@ -65,8 +65,7 @@ impl<'a> Session<'a> {
             let Some(mut stream) = streams.get_mut(slice.trace).and_then(Option::take) else { continue };
             let is_cut = slice.range != (0..self.traces[slice.trace].len());
             if let Some(at) = self.switch_ip.filter(|_| is_cut) {
-                let after = slices[number + 1..].iter().find(|after| after.trace == slice.trace);
-                let after = after.filter(|after| after.is_switch).map(|after| after.lane);
+                let after = switched_after(&slices[number..]);
                 let sinks = std::slice::from_mut(sink);
                 let mut switched = SwitchedSink::new(sinks, &mut owners[slice.trace], slice, after, at);
                 self.go_on(slice, &mut stream, cache, &mut switched, |_, _| {});
@@ -83,13 +82,6 @@ impl<'a> Session<'a> {
             pauses(sink, &|| save(number + 1, &streams, (slice.trace, &stream), &owners));
             streams[slice.trace] = Some(stream);
         }
-    }
-
-    /// Returns all slices in the order of time.
-    fn slices_in_order(&self) -> Vec<&TraceSlice> {
-        let mut slices: Vec<&TraceSlice> = self.slices.iter().collect();
-        slices.sort_by_key(|slice| slice.tsc);
-        slices
     }
 }
 

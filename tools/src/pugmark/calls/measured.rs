@@ -86,7 +86,21 @@ struct Measurer<'m> {
     first: Option<u64>,
 }
 
-impl Measurer<'_> {
+impl<'m> Measurer<'m> {
+    fn new(of: &'m WantedFunction, names: Rc<TracedSymbols>, thread: usize) -> Self {
+        Self {
+            of,
+            names,
+            thread,
+            open: vec![],
+            known: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            places: vec![],
+            calls: vec![],
+            first: None,
+        }
+    }
+
     fn add(&mut self, time: Time, what: &CallEvent) {
         if self.first.is_none()
             && matches!(what, CallEvent::Enter { .. } | CallEvent::Off | CallEvent::Loss(_))
@@ -174,17 +188,7 @@ impl MeasuredCalls {
                 .names
                 .iter()
                 .enumerate()
-                .map(|(lane, names)| Measurer {
-                    of,
-                    names: names.clone(),
-                    thread: all.threads.len() + lane,
-                    open: vec![],
-                    known: FxHashMap::default(),
-                    numbers: FxHashMap::default(),
-                    places: vec![],
-                    calls: vec![],
-                    first: None,
-                })
+                .map(|(lane, names)| Measurer::new(of, names.clone(), all.threads.len() + lane))
                 .collect();
             let visitor = |measurer| {
                 let measurer: &mut Measurer<'_> = measurer;
@@ -372,17 +376,8 @@ mod tests {
             ("_dl_runtime_resolve_xsave", 0x3000, 0x3100),
             ("f", 0x4000, 0x4010),
         ];
-        let mut measurer = Measurer {
-            of: &"f".into(),
-            names: TracedSymbols::known(&functions, &[]).into(),
-            thread: 0,
-            open: vec![],
-            known: FxHashMap::default(),
-            numbers: FxHashMap::default(),
-            places: vec![],
-            calls: vec![],
-            first: None,
-        };
+        let wanted = "f".into();
+        let mut measurer = Measurer::new(&wanted, TracedSymbols::known(&functions, &[]).into(), 0);
         let enter = |from, to| CallEvent::Enter { from: Some(from), to };
         for (begins, expected) in [
             (&[enter(0x900, 0x1000), enter(0x1020, 0x4000)][..], "main+0x20"),

@@ -85,11 +85,6 @@ enum ReportOrder {
     ChildrenTime,
 }
 
-/// The number of walks that end at the first function that is called after it was executed, if that comes before as
-/// many instructions as the traces have bytes, each of which stands for about six. The next walk knows what they find,
-/// so that mostly one walk goes to the end.
-const SHORT_WALKS: usize = 4;
-
 /// The counts of all traces.
 #[derive(Clone, Debug, Default)]
 struct ReportSums {
@@ -229,11 +224,9 @@ impl ReportOptions {
         }
         let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
         let mut unnamed = vec![UnnamedFunctions::default(); symbols.len()];
-        for walk in 0.. {
-            let sums_of = |lane: usize| {
-                let sums = CallerSums::new(self.rows(&symbols[lane], &unnamed[lane], &titles[lane]));
-                if walk < SHORT_WALKS { sums.stopping_before(session.size()) } else { sums }
-            };
+        loop {
+            let sums_of =
+                |lane: usize| CallerSums::new(self.rows(&symbols[lane], &unnamed[lane], &titles[lane]));
             let mut sums: Vec<_> = lanes.clone().map(sums_of).collect();
             let walked =
                 sums.iter_mut().zip(&symbols).map(|(visitor, names)| WalkedLane { names, visitor }).collect();
@@ -241,14 +234,14 @@ impl ReportOptions {
                 .into_iter()
                 .map(|WalkEnd { time, counted, .. }| (time, counted.map(Executed::of).unwrap_or_default()))
                 .unzip();
-            // Of functions without a name that were executed before they were called the rows are known only now.
+            let found: Vec<_> = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
+            // Of functions that no file tells, and that were executed before they were called, the rows are known only
+            // now: a second walk knows all of them.
             if sums.iter().any(|sums| sums.unnamed().1) {
-                let found = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
                 drop(sums);
                 unnamed = found;
                 continue;
             }
-            let found: Vec<_> = sums.iter().map(|sums| sums.unnamed().0.clone()).collect();
             let errors = executed.iter().map(|executed: &Executed| executed.errors).sum();
             counted.errors += loaded.misses(times.iter().map(|time| time.insns).sum(), errors);
             for (lane, (sums, time)) in sums.into_iter().zip(times).enumerate() {

@@ -241,11 +241,8 @@ impl ScriptOptions {
             {
                 let symbols = loaded.symbols(lane, &self.input, &self.input.symbols)?;
                 let unnamed = UnnamedFunctions::of(executed, &symbols);
-                for ip in executed.insns.keys() {
-                    if function.offset(*ip, &symbols, &unnamed).is_some() {
-                        return Ok(());
-                    }
-                    names.extend(symbols.function(*ip).map(|(name, _)| name.to_owned()));
+                if !function.find(executed, &symbols, &unnamed, &mut names).is_empty() {
+                    return Ok(());
                 }
             }
         }

@@ -104,9 +104,6 @@ impl Time {
 
 /// A consumer of what happens in a trace.
 pub(super) trait Visitor {
-    /// True if [`is_done`](Self::is_done) is to be called now and then.
-    const ENDS_EARLY: bool = false;
-
     /// Receives something that happens.
     fn call_event(&mut self, time: Time, what: CallEvent);
 
@@ -130,11 +127,6 @@ pub(super) trait Visitor {
     /// Receives the same for a near jump without a condition.
     fn sees_jump(&mut self, from: u64, to: u64) {
         let _ = (from, to);
-    }
-
-    /// Returns true if nothing more is wanted.
-    fn is_done(&self) -> bool {
-        false
     }
 
     /// Receives the instruction at `ip`, after everything that happens before it.

@@ -32,9 +32,6 @@ pub(super) struct CallerSums<'a> {
     unnamed_places: BTreeSet<u64>,
     /// An address had a place before the function was called that it is in, so its row was another one.
     is_stale: bool,
-    /// Nothing more is wanted if that is so before this many instructions were executed.
-    stops_before: u64,
-    stops: bool,
     known: KnownAddresses,
     places: Vec<CountedPlace>,
     place_numbers: HashMap<CountedPlace, usize>,
@@ -115,8 +112,6 @@ impl<'a> CallerSums<'a> {
             unnamed: naming.unnamed.clone(),
             unnamed_places: BTreeSet::new(),
             is_stale: false,
-            stops_before: 0,
-            stops: false,
             known: KnownAddresses::new(),
             places: vec![],
             place_numbers: HashMap::new(),
@@ -128,12 +123,6 @@ impl<'a> CallerSums<'a> {
             before: None,
             total: Time::default(),
         }
-    }
-
-    /// Stops as soon as some rows are stale, if that is so before this many instructions were executed.
-    pub(super) fn stopping_before(mut self, instructions: u64) -> Self {
-        self.stops_before = instructions;
-        self
     }
 
     /// Returns the functions without a name that were called, and true if some rows are not those of these functions.
@@ -240,7 +229,6 @@ impl<'a> CallerSums<'a> {
             let next = self.unnamed_places.range(begin..).next();
             if next.is_some_and(|next| self.unnamed.begin(*next, self.naming.symbols) == Some(*begin)) {
                 self.is_stale = true;
-                self.stops |= self.before.map_or(0, |before| before.insns) < self.stops_before;
             }
         }
     }
@@ -269,8 +257,6 @@ impl<'a> CallerSums<'a> {
 }
 
 impl Visitor for CallerSums<'_> {
-    const ENDS_EARLY: bool = true;
-
     fn sees_call(&mut self, to: u64) {
         let begins = self.unnamed.call(to, self.naming.symbols);
         self.begin(&begins);
@@ -279,10 +265,6 @@ impl Visitor for CallerSums<'_> {
     fn sees_jump(&mut self, from: u64, to: u64) {
         let begins = self.unnamed.jump(from, to, self.naming.symbols);
         self.begin(&begins);
-    }
-
-    fn is_done(&self) -> bool {
-        self.stops
     }
 
     fn call_event(&mut self, now: Time, what: CallEvent) {

@@ -278,12 +278,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
 }
 
 impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_, V, TIMED> {
-    const ENDS_EARLY: bool = V::ENDS_EARLY;
     const SEES_OUTSIDE: bool = true;
-
-    fn is_done(&self) -> bool {
-        self.state.visitor.is_done()
-    }
 
     fn turn_to_cache(&mut self, cache: usize) {
         self.known.turn_to_cache(cache);
