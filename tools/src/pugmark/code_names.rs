@@ -202,7 +202,8 @@ fn add_by_bytes(
         found |= needed.is_some() && Some(&file) == program.as_ref();
         left.extend(needed.unwrap_or_default());
     }
-    if let Some(program) = program.filter(|_| !found && !code.is_empty()) {
+    // The recording of a machine names the emulator as it was typed, and nothing that was executed is of that file.
+    if let Some(program) = program.filter(|program| program.is_absolute() && !found && !code.is_empty()) {
         changed.insert(program, ChangedFile::default());
     }
 }

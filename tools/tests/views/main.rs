@@ -3,6 +3,7 @@
 
 mod annotate;
 mod between;
+mod gdb;
 mod profiles;
 mod rebuilt;
 mod stripped;
@@ -14,6 +15,8 @@ use std::{
     process::{Command, Output},
 };
 
+const PUGMARK: &str = env!("CARGO_BIN_EXE_pugmark");
+
 /// A folder with a program, its source, and the recording `rec` of it.
 struct Recorded(Scratch);
 
@@ -24,7 +27,9 @@ impl Recorded {
         fs::write(recorded.0.file("program.c"), source).unwrap();
         recorded.run("cc", &[&["-g", "-o", "program", "program.c"], compiler].concat());
         let record = ["record", "--engine", "stepping", "-o", "rec"];
-        recorded.pugmark(&[&record, recorder, &["--", "./program"]].concat());
+        // A program that ends by a signal is no failure here.
+        let output = recorded.output(PUGMARK, &[&record, recorder, &["--", "./program"]].concat()).unwrap();
+        assert!(recorded.0.file("rec/truth.json").exists(), "{}", String::from_utf8_lossy(&output.stderr));
         recorded
     }
 
@@ -42,12 +47,12 @@ impl Recorded {
     }
 
     fn pugmark(&self, arguments: &[&str]) -> String {
-        self.run(env!("CARGO_BIN_EXE_pugmark"), arguments)
+        self.run(PUGMARK, arguments)
     }
 
     /// Returns the exit status of a command that fails, and what it says.
     fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let output = self.output(env!("CARGO_BIN_EXE_pugmark"), arguments).unwrap();
+        let output = self.output(PUGMARK, arguments).unwrap();
         assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     }

@@ -1,6 +1,6 @@
 //! Recordings of a program that was built again since, and of two builds.
 
-use super::Recorded;
+use super::{PUGMARK, Recorded};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs};
 
@@ -147,4 +147,22 @@ fn two_builds_have_one_row_for_each_function() {
 fn a_line_of_source_has_spaces_for_tabs() {
     let text = recorded().pugmark(&["annotate", "--source", "work", "rec"]);
     assert!(text.lines().any(|line| line.ends_with("  6                  sum     += helper(i);")), "{text}");
+}
+
+#[test]
+fn the_emulator_of_a_machine_is_no_file_that_was_recorded() {
+    let recorded = Recorded::new("int main(void) { return 0; }", &["-O1"], &[]);
+    let edit = |file: &str, key: &str, value: Value| {
+        let path = recorded.0.file(file);
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        *json.pointer_mut(key).unwrap() = value;
+        fs::write(path, json.to_string()).unwrap();
+    };
+    edit("rec/image.json", "/mapped", serde_json::json!([]));
+    for (exe, is_told) in [("qemu-system-x86_64", false), ("/gone/program", true)] {
+        edit("rec/recording.json", "/parts/0/exe", exe.into());
+        let output = recorded.output(PUGMARK, &["report", "rec"]).unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.contains("is not the file that was recorded"), is_told, "{exe}: {said}");
+    }
 }

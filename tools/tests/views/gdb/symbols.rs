@@ -29,7 +29,7 @@ int main(void) {
 }"#;
 
 fn recorded() -> Recorded {
-    Recorded::new(THREADS, &["-O0", "-pie", "-fPIE", "-pthread"])
+    Recorded::new(THREADS, &["-O0", "-pie", "-fPIE", "-pthread"], &[])
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_program_that_was_moved_has_its_names_and_its_libraries_too() {
 fn a_trace_without_a_recording_has_the_names_of_the_file_that_is_its_code() {
     let source = r#"int value = 7;
         __asm__(".text\n.globl _start\n_start: nop\n call other\n ud2\nother: nop\n ud2\n");"#;
-    let recorded = Recorded::new(source, &["-static", "-nostdlib"]);
+    let recorded = Recorded::new(source, &["-static", "-nostdlib"], &[]);
     recorded.run("cp", &["rec/trace.pt", "alone.pt"]);
     let commands = ["break *other", "continue", "monitor where", "x/i $pc", "echo data:\\n", "print value"];
     let Some(text) = recorded.gdb("--elf program alone.pt", &commands) else { return };

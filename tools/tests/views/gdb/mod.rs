@@ -1,47 +1,14 @@
 //! `pugmark gdb`: GDB walks through recordings, and must be where `pugmark script` says that the program was. One test
 //! talks to it without GDB.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod protocol;
 mod steps;
 mod symbols;
 
-use pugmark_harness::scratch::Scratch;
-use std::{
-    fs,
-    process::{Command, Output},
-};
-
-const PUGMARK: &str = env!("CARGO_BIN_EXE_pugmark");
-
-/// A folder with a program, its source, and the recording `rec` of it.
-struct Recorded(Scratch);
+use super::{PUGMARK, Recorded};
+use std::fs;
 
 impl Recorded {
-    /// Compiles a program in C and records it, step by step.
-    fn new(source: &str, compiler: &[&str]) -> Self {
-        let recorded = Self(Scratch::new().unwrap());
-        fs::write(recorded.0.file("program.c"), source).unwrap();
-        recorded.run("cc", &[&["-g", "-o", "program", "program.c"], compiler].concat());
-        // A program that ends by a signal is no failure here.
-        let record = ["record", "--engine", "stepping", "-o", "rec", "--", "./program"];
-        recorded.output(PUGMARK, &record).unwrap();
-        recorded
-    }
-
-    /// Runs a program in the folder; `None` if there is none of this name.
-    fn output(&self, program: &str, arguments: &[&str]) -> Option<Output> {
-        Command::new(program).args(arguments).current_dir(self.0.folder()).output().ok()
-    }
-
-    /// Returns what a program prints that succeeds.
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.output(program, arguments).unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
     /// Returns the addresses of all instructions of a part, as `pugmark script` lists them, which fails if something is
     /// missing.
     fn addresses(&self, part: &str) -> Vec<u64> {

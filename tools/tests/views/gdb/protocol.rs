@@ -79,7 +79,7 @@ fn unpacked(answer: &str) -> String {
 
 #[test]
 fn a_debugger_steps_searches_and_leaves() {
-    let recorded = Recorded::new(LOOP, &["-static", "-nostdlib"]);
+    let recorded = Recorded::new(LOOP, &["-static", "-nostdlib"], &[]);
     let addresses = recorded.addresses("rec");
     let mut gdb = Debugger::new(&recorded);
     let features = gdb.ask("qSupported:multiprocess+;swbreak+");
@@ -118,7 +118,7 @@ fn a_debugger_steps_searches_and_leaves() {
 
 #[test]
 fn a_debugger_that_goes_without_a_word_ends_it() {
-    let recorded = Recorded::new(LOOP, &["-static", "-nostdlib"]);
+    let recorded = Recorded::new(LOOP, &["-static", "-nostdlib"], &[]);
     let mut gdb = Debugger::new(&recorded);
     gdb.ask("?");
     drop(gdb.0.stdin.take());

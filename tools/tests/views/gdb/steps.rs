@@ -21,7 +21,7 @@ __attribute__((used, noreturn)) static void start(void) {
 const ALONE: [&str; 5] = ["-O1", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector"];
 
 fn small() -> Recorded {
-    Recorded::new(SMALL, &ALONE)
+    Recorded::new(SMALL, &ALONE, &[])
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_breakpoint_is_reached_from_both_sides_at_every_place_where_it_was_executed(
 #[test]
 fn a_crash_is_walked_back_from_the_instruction_that_was_not_executed() {
     let source = "int *nowhere; int work(void) { return *nowhere; } int main(void) { return work(); }";
-    let recorded = Recorded::new(source, &["-O0", "-no-pie"]);
+    let recorded = Recorded::new(source, &["-O0", "-no-pie"], &[]);
     let commands = ["monitor where", "x/i $pc", "break *work", "reverse-continue", "monitor where"];
     let Some(text) = recorded.gdb("--at end rec", &commands) else { return };
     let count = recorded.addresses("rec").len();
