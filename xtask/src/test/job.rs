@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::outcome::JobOutcome;
 
-/// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
-const RUN_TEST_BY_TEST: [&str; 2] = ["lab/harness tests/", "tools tests/record"];
+/// Binaries whose tests are separate jobs: those that boot machines, and those that record programs.
+const RUN_TEST_BY_TEST: [&str; 3] = ["lab/harness tests/", "tools tests/record", "tools tests/views"];
 
 /// The names of the jobs with documentation tests: those of the workspace, and those of the observer for LibAFL.
 const DOCUMENTATION: [&str; 2] = ["documentation", "fuzz/libafl documentation"];
