@@ -319,7 +319,8 @@ impl<'a> Cursor<'a> {
         let passed = match (total, self.ratio) {
             // The ticks from an MTC to the middle of its period.
             (0, _) if ahead.since.broken && after.half_period > 0 => after.half_period.min(between / 2),
-            (0, _) => between / 2,
+            // Nothing says when the branches between them were executed: as if each byte had taken equally long.
+            (0, _) => scale(between, self.position.saturating_sub(after.offset), ahead.offset - after.offset),
             // A clock stood still between the anchors, probably after the last cycle.
             (_, Some(_)) if ahead.since.broken => guess().min(between),
             _ => scale(between, all.min(total), total),

@@ -60,6 +60,13 @@ impl Trace {
         Span { after: self.offsets[after], before: self.offsets[before] }
     }
 
+    /// Returns the time of packet `at`, if each byte from packet `after` at `from` to packet `before` at `to` took
+    /// equally long.
+    fn share(&self, [after, at, before]: [usize; 3], from: u64, to: u64) -> u64 {
+        let [after, at, before] = [after, at, before].map(|packet| self.offsets[packet]);
+        from + (to - from) * (at - after) / (before - after)
+    }
+
     fn check(&self, mut timeline: Timeline, expected: &[Row]) {
         for &(after, before, earliest, latest, from, to) in expected {
             let moment = timeline.moment(self.span(after, before)).unwrap();
@@ -80,13 +87,15 @@ impl Trace {
 #[test]
 fn tsc_packets_bound_what_is_between_them() {
     let trace = Trace::new(&[TIP, tsc(0x1000), TIP, TNT, tsc(0x2000), TIP]);
+    // Of the twelve bytes between the TSC packets, eight are before the TIP and eleven before the TNT.
+    let (second, third) = (0x1000 + 0x1000 * 8 / 12, 0x1000 + 0x1000 * 11 / 12);
     trace.check(
         trace.timeline(Clocks::UNKNOWN),
         &[
-            (2, 3, 0x1000, Some(0x2000), 0x1800, 0x1800),
-            (2, 4, 0x1000, Some(0x2000), 0x1800, 0x1800),
+            (2, 3, 0x1000, Some(0x2000), second, third),
+            (2, 4, 0x1000, Some(0x2000), second, 0x2000),
             // A span across a TSC packet.
-            (3, 5, 0x1000, None, 0x1800, 0x2000),
+            (3, 5, 0x1000, None, third, 0x2000),
             (5, 5, 0x2000, None, 0x2000, 0x2000),
         ],
     );
@@ -114,11 +123,12 @@ fn mtcs_bound_to_a_period_and_a_crystal_tick() {
     // The crystal became 0x15 at 0x1000 according to the fast counter, or at 0xfff at the earliest if the fast counter
     // is wrong. It becomes 0x20 eleven ticks later.
     let (first, second, fourth) = (0x102c, 0x106c, 0x112c);
+    let at = [trace.share([0, 2, 3], 0x1003, first), trace.share([3, 4, 5], first, second)];
     trace.check(
         trace.timeline(CLOCKS),
         &[
-            (2, 2, 0x1003, Some(first), 0x1017, 0x1017),
-            (4, 4, first - 1, Some(second), first + 0x20, first + 0x20),
+            (2, 2, 0x1003, Some(first), at[0], at[0]),
+            (4, 4, first - 1, Some(second), at[1], at[1]),
             // Two MTCs are missing, so the clock may have stopped for an unknown time: half a period is the guess.
             (6, 6, second - 1, Some(fourth), second + 0x20, second + 0x20),
             (8, 8, fourth - 1, Some(0x11ff), fourth + 0x20, fourth + 0x20),
@@ -138,7 +148,8 @@ fn mtc_payloads_start_again() {
     let edge = |period: u64| 0x1_0000 + 0x40 * period;
     let rows = (1..1000_usize).map(|period| {
         let (at, from) = (2 * period + 1, edge(period as u64));
-        (at, at, from - 4, Some(from + 0x40), from + 0x20, from + 0x20)
+        // Two of three bytes are the MTC's.
+        (at, at, from - 4, Some(from + 0x40), from + 0x40 * 2 / 3, from + 0x40 * 2 / 3)
     });
     trace.check(trace.timeline(CLOCKS), &rows.collect::<Vec<_>>());
 }
@@ -162,7 +173,8 @@ fn mtcs_that_a_tma_does_not_reach_are_aligned_with_the_bits_there_are() {
 fn a_fast_counter_that_says_nothing_is_found_out_by_the_next_tsc() {
     // The last edge was three ticks before the TSC packet, but the fast counter is zero.
     let trace = Trace::new(&[tsc(0x1003), tma(0x10, 0), mtc(2), TNT, mtc(3), tsc(0x1080), TIP]);
-    trace.check(trace.timeline(CLOCKS), &[(3, 3, 0x103f, Some(0x1080), 0x1061, 0x1061)]);
+    // The middle between the edges is two thirds of the way in bytes.
+    trace.check(trace.timeline(CLOCKS), &[(3, 3, 0x103f, Some(0x1080), 0x1041 + 0x2a, 0x1041 + 0x2a)]);
 }
 
 #[test]
@@ -353,10 +365,11 @@ fn lost_rounds_of_mtcs_widen_the_bounds() {
     let end = 0x1040 + 300 * 0x40;
     let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), TIP, mtc(2), TIP, tsc(end), TIP]);
     let slack = end - 0x103c;
+    let at = trace.share([0, 2, 3], 0x1000, 0x1040);
     trace.check(
         trace.timeline(CLOCKS),
         &[
-            (2, 2, 0x1000, Some(0x1040 + slack).min(Some(end)), 0x1020, 0x1020),
+            (2, 2, 0x1000, Some(0x1040 + slack).min(Some(end)), at, at),
             (4, 4, 0x103c, Some(end), 0x1060, 0x1060),
         ],
     );
@@ -367,7 +380,8 @@ fn where_the_tsc_is_not_the_crystals_only_tsc_packets_count() {
     let varies = Clocks { tsc_varies: true, ..CLOCKS };
     let trace =
         Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, mtc(5), TIP, tsc(0x1020), tma(0x70, 0), TIP]);
-    trace.check(trace.timeline(varies), &[(3, 3, 0x1000, Some(0x1020), 0x1010, 0x1010)]);
+    let at = trace.share([0, 3, 6], 0x1000, 0x1020);
+    trace.check(trace.timeline(varies), &[(3, 3, 0x1000, Some(0x1020), at, at)]);
     // Software wrote the TSC, at an unknown time.
     let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, tsc(0x100), tma(0x30, 0), TIP]);
     trace.check(
@@ -383,22 +397,24 @@ fn where_the_tsc_is_not_the_crystals_only_tsc_packets_count() {
 #[test]
 fn without_a_tma_the_next_tsc_aligns_mtcs() {
     let trace = Trace::new(&[tsc(0x1000), TIP, mtc(7), TIP, mtc(9), TIP, tsc(0x1100), TIP]);
+    let at = [trace.share([0, 1, 4], 0x1000, 0x1080), trace.share([0, 3, 4], 0x1000, 0x1080)];
     trace.check(
         trace.timeline(CLOCKS),
         &[
-            (1, 1, 0x1000, Some(0x1100), 0x1040, 0x1040),
-            (3, 3, 0x1000, Some(0x1100), 0x1040, 0x1040),
+            (1, 1, 0x1000, Some(0x1100), at[0], at[0]),
+            (3, 3, 0x1000, Some(0x1100), at[1], at[1]),
             (5, 5, 0x1080, Some(0x1100), 0x10a0, 0x10a0),
         ],
     );
     // IA32_TSC_ADJUST aligns the clocks as well: at TSC 0x1000, the crystal has just become 0x3c0.
     let adjusted = Clocks { tsc_adjust: 0x100, ..CLOCKS };
     let trace = Trace::new(&[tsc(0x1000), TIP, mtc(0x3d), TIP, mtc(0x3e), TIP, tsc(0x1100), TIP]);
+    let at = [trace.share([0, 1, 2], 0x1000, 0x1040), trace.share([2, 3, 4], 0x1040, 0x1080)];
     trace.check(
         trace.timeline(adjusted).with_known_adjust(),
         &[
-            (1, 1, 0x1000, Some(0x1040), 0x1020, 0x1020),
-            (3, 3, 0x103c, Some(0x1080), 0x1060, 0x1060),
+            (1, 1, 0x1000, Some(0x1040), at[0], at[0]),
+            (3, 3, 0x103c, Some(0x1080), at[1], at[1]),
             (5, 5, 0x107c, Some(0x1100), 0x10a0, 0x10a0),
         ],
     );
@@ -420,9 +436,10 @@ fn an_mtc_frequency_may_change_where_tracing_was_off() {
     let changes = [ClockChange { offset: trace.offsets[4], clocks: CLOCKS }];
     let before = Clocks { mtc_freq: 3, ..CLOCKS };
     let timeline = || trace.timeline(before).with_changes(&changes);
+    let at = [trace.share([0, 3, 4], 0x1000, 0x2000), trace.share([4, 6, 7], 0x2000, 0x2040)];
     let rows = [
-        (3, 3, 0x1000, Some(0x2000), 0x1800, 0x1800),
-        (6, 6, 0x2000, Some(0x2040), 0x2020, 0x2020),
+        (3, 3, 0x1000, Some(0x2000), at[0], at[0]),
+        (6, 6, 0x2000, Some(0x2040), at[1], at[1]),
         (8, 8, 0x203c, None, 0x2040, 0x2040),
     ];
     trace.check(timeline(), &rows);
@@ -445,9 +462,10 @@ fn an_mtc_frequency_may_change_where_tracing_was_off() {
 #[test]
 fn without_leaf_15h_mtcs_count_for_nothing() {
     let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, tsc(0x2000), tma(0x400, 0), TIP]);
+    let at = trace.share([0, 3, 4], 0x1000, 0x2000);
     for clocks in [Clocks::UNKNOWN, Clocks { cpuid_15h_ebx: 0, ..CLOCKS }, Clocks { mtc_freq: 16, ..CLOCKS }]
     {
-        trace.check(trace.timeline(clocks), &[(3, 3, 0x1000, Some(0x2000), 0x1800, 0x1800)]);
+        trace.check(trace.timeline(clocks), &[(3, 3, 0x1000, Some(0x2000), at, at)]);
     }
 }
 
@@ -455,7 +473,8 @@ fn without_leaf_15h_mtcs_count_for_nothing() {
 fn mtcs_of_a_frequency_that_there_is_not_count_for_nothing() {
     let trace = Trace::new(&[tsc(0x1000), mtc(1), TIP, mtc(2), TIP, tsc(0x10_1000), TIP]);
     let clocks = Clocks { mtc_freq: 16, ..CLOCKS };
-    trace.check(trace.timeline(clocks), &[(4, 4, 0x1000, Some(0x10_1000), 0x8_1000, 0x8_1000)]);
+    let at = trace.share([0, 4, 5], 0x1000, 0x10_1000);
+    trace.check(trace.timeline(clocks), &[(4, 4, 0x1000, Some(0x10_1000), at, at)]);
 }
 
 #[test]
@@ -478,22 +497,24 @@ fn backwards_it_finds_the_tsc_before_a_psb() {
         Packet::PsbEnd,
         TIP,
     ]);
+    let at = trace.share([0, 4, 5], 0x1000, 0x2000);
     trace.check(
         trace.timeline(CLOCKS),
-        &[(7, 7, 0x2000, None, 0x2000, 0x2000), (4, 4, 0x1000, Some(0x2000), 0x1800, 0x1800)],
+        &[(7, 7, 0x2000, None, 0x2000, 0x2000), (4, 4, 0x1000, Some(0x2000), at, at)],
     );
 }
 
 #[test]
 fn the_upper_bits_of_the_tsc_come_from_a_value_that_is_near() {
     let wrap = 1 << 56;
-    let trace = Trace::new(&[tsc(wrap - 0x10), TIP, tsc(0x10), TIP]);
+    // Before the PSB are as many bytes as its own.
+    let trace = Trace::new(&[tsc(wrap - 0x10), TIP, TIP, TNT, TNT, Packet::Psb, tsc(0x10), TIP]);
     for (near, high) in [(None, 0), (Some(0x1200_0000_0000_0000), 0x11 << 56), (Some(u64::MAX), 0xff << 56)] {
         let mut timeline = trace.timeline(CLOCKS);
         if let Some(near) = near {
             timeline = timeline.with_tsc_near(near);
         }
-        let moment = timeline.moment(trace.span(1, 1)).unwrap();
+        let moment = timeline.moment(trace.span(5, 5)).unwrap();
         assert_eq!(
             (moment.earliest, moment.latest),
             (high + (wrap - 0x10), Some(high.wrapping_add(wrap + 0x10)))
@@ -534,9 +555,10 @@ fn damaged_bytes_are_passed_over() {
     ]);
     let mtc = trace.offsets[3] as usize;
     trace.bytes[mtc] = 0x05;
+    let at = trace.share([0, 2, 6], 0x1000, 0x1100);
     trace.check(
         trace.timeline(CLOCKS),
-        &[(2, 2, 0x1000, Some(0x1100), 0x1080, 0x1080), (8, 8, 0x1100, None, 0x1100, 0x1100)],
+        &[(2, 2, 0x1000, Some(0x1100), at, at), (8, 8, 0x1100, None, 0x1100, 0x1100)],
     );
     for bytes in [&[][..], &[0x19], &trace.bytes[1..15]] {
         let mut timeline = Timeline::new(bytes, Config::default());
