@@ -106,6 +106,40 @@ const FOLLOWING: [&[&str]; 13] = [
 ];
 
 #[test]
+fn each_command_says_of_a_file_without_a_trace_what_it_is() {
+    let folder = Scratch::new("foreign");
+    fs::create_dir_all(folder.0.join("rec")).unwrap();
+    for (file, bytes) in [
+        (
+            "program",
+            &b"\x7fELF\x02\x01\x01 and so on, with as many bytes as a header has, of which there are 64"[..],
+        ),
+        ("notes", b"Call me back.\n"),
+        ("rec/trace.pt", TRACE),
+        ("rec/notes.json", b"{}"),
+    ] {
+        fs::write(folder.0.join(file), bytes).unwrap();
+    }
+    let others = [&["diff", "notes"][..], &["calls", "--of", "f"], &["annotate", "f"], &["gdb", "--stdio"]];
+    let follows = |command: &&&[&str]| !command.contains(&"--layer") || command.contains(&"packets");
+    for command in FOLLOWING.iter().filter(follows).chain(&others) {
+        for (file, what) in [
+            (
+                "program",
+                "no PSB in the 76 bytes of program: it is no Intel PT trace, but application/x-executable",
+            ),
+            ("notes", "no PSB in the 14 bytes of notes: it is no Intel PT trace, but text"),
+            ("rec/notes.json", "no PSB in the 2 bytes of rec/notes.json: the recording is the folder rec"),
+        ] {
+            let output = folder.command(PUGMARK, &[command, &["--raw", "code:0x1000", file][..]].concat());
+            let (status, stderr) = status_and_stderr(&{ output }.output().unwrap());
+            assert_eq!(status, Some(1), "{command:?} {file}: {stderr}");
+            assert!(stderr.contains(what), "{command:?} {file}: {stderr}");
+        }
+    }
+}
+
+#[test]
 fn losses_that_perf_reports_are_a_failure_of_each_command() {
     let folder = Scratch::new("reported");
     let made = Made { time: 5, cpu: 3, task: (7, 8) };

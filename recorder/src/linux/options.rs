@@ -81,6 +81,9 @@ impl Engine {
     }
 }
 
+/// MTCFreq, unless another one is asked for.
+const MTC_FREQ: u8 = 3;
+
 impl RecordOptions {
     /// Returns the options to trace the whole program on a Skylake, without timing packets, into the directory
     /// `pugmark-record`.
@@ -107,6 +110,16 @@ impl RecordOptions {
             machine: false,
             signals: false,
         }
+    }
+
+    /// Adds all packets of time that the profile's processor has, where `time` is true.
+    ///
+    /// Source: SDM vol. 2, "CPUID", leaf 14H: EBX bit 1 (cycle-accurate mode), bit 3 (MTC packets).
+    #[must_use]
+    pub fn with_time(self, time: bool) -> Self {
+        let default = |bit: u32, value| (time && self.profile.pt_features >> bit & 1 != 0).then_some(value);
+        let (mtc, cyc) = (self.mtc.or(default(3, MTC_FREQ)), self.cyc.or(default(1, 0)));
+        Self { tsc: self.tsc || time, mtc, cyc, ..self }
     }
 
     /// Returns the processor as the decoder identifies it.
@@ -143,6 +156,22 @@ impl RecordOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_time_is_what_the_processor_has() {
+        for (profile, time, expected) in [
+            ("skylake", true, (true, Some(MTC_FREQ), Some(0))),
+            ("skylake", false, (false, None, None)),
+            ("broadwell", true, (true, None, None)),
+        ] {
+            let profile = IntelProfile::by_name(profile).expect("a profile");
+            let options = RecordOptions { profile, ..RecordOptions::new(["true"]) }.with_time(time);
+            assert_eq!((options.tsc, options.mtc, options.cyc), expected, "{}", profile.name);
+        }
+        let own =
+            RecordOptions { mtc: Some(9), cyc: Some(4), ..RecordOptions::new(["true"]) }.with_time(true);
+        assert_eq!((own.tsc, own.mtc, own.cyc), (true, Some(9), Some(4)));
+    }
 
     #[test]
     fn every_option_is_its_bits() {

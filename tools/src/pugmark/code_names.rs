@@ -1,18 +1,15 @@
 //! The names of the code that was traced: of what perf's file says was mapped, or of the files that a recording names.
 
-use super::{options::Input, recording::Traced};
+use super::{notes::CommandNotes, options::Input, recording::Traced};
 use crate::code::image::{self, ImageSection};
 use crate::file::{below, read_regular};
-use crate::output::tell;
 use crate::symbols::{MappedPart, SymbolFiles, TracedSymbols};
 use anyhow::{Context, Result};
 use pugmark_decoder_core::image::Section;
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    rc::Rc,
 };
 
 /// The dynamic linker of 64-bit programs, which the programs' files do not name among their libraries.
@@ -32,66 +29,26 @@ pub(super) struct NameSources<'a> {
     /// The processes that have the code.
     pub(super) processes: &'a [i32],
     /// Where a command keeps what it finds out about the files.
-    pub(super) notes: Option<&'a NameNotes>,
+    pub(super) notes: Option<&'a CommandNotes>,
 }
 
 impl<'a> NameSources<'a> {
     /// Returns the sources of a command's input, and these files.
     pub(super) fn of(input: &'a Input, more: &'a [PathBuf]) -> Self {
-        Self { symfs: input.symfs.as_deref(), more, processes: &[], notes: Some(&input.names) }
-    }
-}
-
-/// Notes on files with names, which all traces of a command share.
-#[derive(Clone, Debug, Default)]
-pub(super) struct NameNotes(Rc<RefCell<NotedFiles>>);
-
-#[derive(Debug, Default)]
-struct NotedFiles {
-    /// The files of `--symbols`; true if a trace has the code of the file.
-    symbols: BTreeMap<PathBuf, bool>,
-    /// The files of which a warning has said that they are not what was recorded.
-    told: BTreeSet<PathBuf>,
-}
-
-impl NameNotes {
-    /// Returns the files of `--symbols` whose code no trace has.
-    pub(super) fn unfit(&self) -> Vec<PathBuf> {
-        let notes = self.0.borrow();
-        notes.symbols.iter().filter(|(_, fits)| !**fits).map(|(file, _)| file.clone()).collect()
-    }
-
-    fn symbols(&self, file: &Path, fits: bool) {
-        *self.0.borrow_mut().symbols.entry(file.into()).or_default() |= fits;
-    }
-
-    /// Warns that a file is not what was recorded, once.
-    fn changed(&self, file: &Path, ChangedFile { same, pages, .. }: &ChangedFile) {
-        if !self.0.borrow_mut().told.insert(file.into()) {
-            return;
-        }
-        let why = if file.exists() { "it has changed" } else { "it is gone" };
-        let names = match is_most(*same, *pages) {
-            true => "some names may be wrong; --symbols FILE takes them from a copy",
-            false => "its functions have no names; --symbols FILE names them from a copy",
-        };
-        tell(format_args!(
-            "pugmark: warning: {} is not the file that was recorded ({why}): {names}",
-            file.display()
-        ));
+        Self { symfs: input.symfs.as_deref(), more, processes: &[], notes: Some(&input.notes) }
     }
 }
 
 /// The number of pages of a file's code in a trace, of those that the file has now, and where the first other one is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ChangedFile {
-    pages: usize,
-    same: usize,
+pub(super) struct ChangedFile {
+    pub(super) pages: usize,
+    pub(super) same: usize,
     other: Option<u64>,
 }
 
 /// Returns true if enough pages are the same to take the names of a file.
-const fn is_most(same: usize, pages: usize) -> bool {
+pub(super) const fn is_most(same: usize, pages: usize) -> bool {
     same * 2 > pages
 }
 
@@ -110,6 +67,9 @@ pub(super) fn names_of(
     let NameSources { symfs, more, processes, notes } = sources;
     let mut changed = BTreeMap::new();
     let mut symbols = TracedSymbols::default();
+    if traced.perf.is_some() || traced.part.as_ref().is_some_and(|part| part.pid.is_some()) {
+        symbols.set_linux();
+    }
     if let Some(perf) = &traced.perf {
         for section in &perf.code {
             let place = section.vaddr..section.vaddr.saturating_add(section.len);

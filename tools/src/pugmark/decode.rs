@@ -107,6 +107,7 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     for (traced, decoded) in traces.iter().zip(&decoded).filter(|_| counts) {
         if let [DecodedTrace { totals, .. }] = &decoded[..]
             && totals.errors.is_empty()
+            && totals.packets > 0
         {
             verdict.errors += traced.misses(totals.instructions);
         }
@@ -184,7 +185,7 @@ impl DecodeOptions {
             _ => self.side_by_side(loaded.shared(&sections), loaded.traces.len(), &mut progress),
         };
         for (trace, totals) in loaded.traces.iter().zip(all) {
-            if let Some(warning) = self.warning(traced, &totals) {
+            if let Some(warning) = self.warning(traced, &trace.bytes, &totals) {
                 tell(format_args!("pugmark: warning: {warning}"));
             }
             let check = match self.check {
@@ -281,17 +282,11 @@ impl DecodeOptions {
     }
 
     /// Returns a warning about options or a trace that are probably not what the user meant.
-    fn warning(&self, traced: &Traced, totals: &Totals) -> Option<String> {
+    fn warning(&self, traced: &Traced, trace: &[u8], totals: &Totals) -> Option<String> {
         let Self { input, layers, branches, .. } = self;
-        let trace = traced.trace.display();
-        if totals.bytes == 0 {
-            return Some(format!("{trace} is empty: there is nothing to decode"));
-        }
-        if branches.source == TraceContents::Pt && totals.packets == 0 && totals.errors.is_empty() {
-            return Some(format!(
-                "no PSB in the {} bytes of {trace}: is it an Intel PT trace? If not, use --source",
-                totals.bytes
-            ));
+        let is_pt = branches.source == TraceContents::Pt;
+        if trace.is_empty() || is_pt && totals.packets == 0 && totals.errors.is_empty() {
+            return traced.no_trace(trace);
         }
         (layers.layer.needs_code() && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
             "no code was given, and instructions are decoded from code: use --image, --elf or --raw, or --layer packets"

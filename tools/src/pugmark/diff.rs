@@ -168,6 +168,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     for number in [0, 1] {
         found.instructions[number] = counts.values().map(|counts| counts[number]).sum();
     }
+    verdict.is_empty = found.instructions.contains(&0);
     counts.retain(|_, [one, other]| one != other);
     found.functions = counts.into_iter().map(row).collect();
     found.functions.sort_by_key(|row| Reverse(row.instructions[0].abs_diff(row.instructions[1])));

@@ -7,7 +7,7 @@ use super::{
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    visitors::{CallEvent, Time},
+    visitors::{CallEvent, Time, not_traced},
     wanted_function::WantedFunction,
 };
 use crate::output;
@@ -119,12 +119,14 @@ impl Last {
 pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut shown = vec![];
-    let (mut verdict, mut called) = (Verdict::default(), BTreeSet::new());
+    let (mut verdict, mut called, mut executed) = (Verdict::default(), BTreeSet::new(), false);
     for traced in options.input.traces(&mut verdict, &mut progress)? {
         let (lanes, unit, wrong) = options.last(&traced, &mut called, &mut progress)?;
         verdict.errors += wrong;
+        executed |= lanes.iter().any(|lane| !lane.last.kept.is_empty());
         shown.extend(lanes.into_iter().filter_map(|lane| lane.show(unit, options.before.is_some())));
     }
+    verdict.is_empty = !executed;
     // The thread that a signal ended comes first.
     shown.sort_by_key(|lane| !lane.crashed);
     let found = options.before.is_none() || !shown.is_empty();
@@ -254,7 +256,7 @@ fn line(names: &TracedSymbols, what: &CallEvent) -> String {
         CallEvent::Again { to, .. } => format!("in {} again", names.name(*to)),
         CallEvent::Leave => "return".into(),
         CallEvent::Back => "jump back".into(),
-        CallEvent::Off => "(not traced)".into(),
+        CallEvent::Off(call) => format!("({})", not_traced(*call)),
         CallEvent::On => "(traced again)".into(),
         CallEvent::Loss(why) => format!("LOST: {why}"),
         CallEvent::Mark(_, text) => text.clone(),
@@ -298,7 +300,8 @@ mod tests {
             (CallEvent::Again { from: Some(0x1004), to: 0x1021 }, "in b again"),
             (CallEvent::Leave, "return"),
             (CallEvent::Back, "jump back"),
-            (CallEvent::Off, "(not traced)"),
+            (CallEvent::Off(None), "(not traced)"),
+            (CallEvent::Off(Some("write")), "(not traced: write)"),
             (CallEvent::On, "(traced again)"),
             (CallEvent::Loss("full".into()), "LOST: full"),
             (CallEvent::Mark(MarkKind::Power, "a mark".into()), "a mark"),
@@ -348,7 +351,7 @@ mod tests {
             enter(Some(0x1004), 0x1020),
             enter(Some(0x1024), 0x1000),
             CallEvent::Leave,
-            CallEvent::Off,
+            CallEvent::Off(None),
             CallEvent::End(Some(0x1028)),
             // Open functions are left now, but not by the program.
             CallEvent::Leave,
@@ -359,7 +362,7 @@ mod tests {
         assert_eq!(last.end(&names), ["b+0x8", "a+0x4"]);
         assert_eq!(
             last.kept.iter().map(|(_, depth, what)| (*depth, what)).collect::<Vec<_>>(),
-            [(2, &CallEvent::Off)]
+            [(2, &CallEvent::Off(None))]
         );
     }
 

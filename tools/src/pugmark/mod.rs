@@ -40,6 +40,7 @@ mod made_traces;
 pub mod manual;
 pub mod mem;
 mod named_session;
+mod notes;
 pub mod options;
 pub mod pebs;
 pub mod pmc;

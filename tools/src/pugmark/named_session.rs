@@ -41,7 +41,7 @@ impl NamedSession {
 
     /// Follows the calls, with a visitor for each lane. Returns when each ends, and the number of errors.
     pub(super) fn walk<V: Visitor>(&self, progress: &mut Progress, visitors: &mut [V]) -> (Vec<Time>, usize) {
-        self.walk_by(self.loaded.clock, progress, visitors)
+        self.walk_by(self.loaded.shown_clock(), progress, visitors)
     }
 
     /// Returns the same by another clock; with [`TraceClock::INSTRUCTIONS`] it is many times as fast.

@@ -3,9 +3,9 @@
 use super::{
     between::Between,
     code::{CodeFiles, TracedCode},
-    code_names::NameNotes,
     decode::Layer,
     input::{self, TraceBytes},
+    notes::CommandNotes,
     processor::Processor,
     progress::Progress,
     recording::{Traced, UNFINISHED},
@@ -45,9 +45,9 @@ pub struct Input {
     pub symfs: Option<PathBuf>,
     #[command(flatten)]
     processor: Processor,
-    /// Notes on the files with names.
+    /// The notes that the traces share.
     #[arg(skip)]
-    pub(super) names: NameNotes,
+    pub(super) notes: CommandNotes,
 }
 
 /// The same for a command that can show a part of what was executed.
@@ -116,7 +116,7 @@ impl Input {
     /// # Errors
     /// If the folder does not hold a recording, perf's files cannot be read, or there are several of something else.
     pub fn traces(&self, verdict: &mut Verdict) -> Result<Vec<Traced>> {
-        verdict.names = self.names.clone();
+        verdict.notes = self.notes.clone();
         let files: Vec<_> = std::iter::once(&self.trace).chain(&self.more).cloned().collect();
         let other = files.iter().find(|file| !PerfData::is_one(file));
         match other {

@@ -32,6 +32,9 @@ pub struct RecordCommand {
     /// As this processor: broadwell, skylake, icelake, tremont, sapphire-rapids
     #[arg(long, value_parser = profiles(), default_value = "skylake", hide_possible_values = true)]
     profile: String,
+    /// Write all packets of time that the processor has, as --tsc --mtc --cyc
+    #[arg(long)]
+    time: bool,
     /// Write TSC packets: the time-stamp counter
     #[arg(long)]
     tsc: bool,
@@ -284,6 +287,7 @@ impl RecordCommand {
             signals: true,
             ..plain
         }
+        .with_time(self.time)
     }
 }
 

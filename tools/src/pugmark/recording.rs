@@ -6,6 +6,7 @@ use crate::description::Description;
 use crate::file::read_regular;
 use crate::output::tell;
 use crate::perf_clock::PerfClock;
+use crate::source::foreign::{has_no_psb, kind_of};
 use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
 use crate::symbols::JitSymbols;
 use crate::text::printable;
@@ -49,6 +50,26 @@ pub struct Traced {
 }
 
 impl Traced {
+    /// Says that nothing in a trace can be decoded, and what it is instead; `None` if something can be.
+    pub(super) fn no_trace(&self, trace: &[u8]) -> Option<String> {
+        let name = printable(&self.trace.display().to_string()).into_owned();
+        if trace.is_empty() {
+            return Some(format!("{name} is empty: there is nothing to decode"));
+        }
+        has_no_psb(trace).then(|| {
+            let folder = self
+                .trace
+                .parent()
+                .filter(|folder| folder.join(TRACE).is_file() && !self.trace.ends_with(TRACE));
+            let what = match (folder, kind_of(trace)) {
+                (Some(folder), _) => format!("the recording is the folder {}", folder.display()),
+                (None, Some(kind)) => format!("it is no Intel PT trace, but {kind}"),
+                (None, None) => "is it an Intel PT trace? If not, use --source".to_owned(),
+            };
+            format!("no PSB in the {} bytes of {name}: {what}", trace.len())
+        })
+    }
+
     /// Compares the number of instructions that decoding has found, without errors, with that which the recorder has
     /// counted. Tells if it is another one, and returns the number of errors: 1 then, or 0.
     pub(super) fn misses(&self, found: u64) -> usize {

@@ -1,6 +1,6 @@
 //! The exit status of a command that decodes traces.
 
-use super::code_names::NameNotes;
+use super::notes::CommandNotes;
 use crate::output::tell;
 use crate::symbols::OTHER_CODE;
 use std::process::ExitCode;
@@ -17,14 +17,14 @@ pub struct Verdict {
     pub(super) errors: usize,
     /// Nothing was executed.
     pub(super) is_empty: bool,
-    /// The files that were to give names.
-    pub(super) names: NameNotes,
+    /// The notes of the traces.
+    pub(super) notes: CommandNotes,
 }
 
 impl Verdict {
     /// Returns true if nothing is missing.
     pub(super) fn is_good(&self) -> bool {
-        self.recorded == 0 && self.errors == 0 && !self.is_empty && self.names.unfit().is_empty()
+        self.recorded == 0 && self.errors == 0 && !self.is_empty && self.notes.unfit().is_empty()
     }
 
     /// Warns of what the traces lack. Returns the exit status: a failure if anything is missing.
@@ -37,7 +37,7 @@ impl Verdict {
         } else if self.is_empty {
             tell(format_args!("pugmark: warning: no code was executed: `pugmark decode` says why"));
         }
-        for file in self.names.unfit() {
+        for file in self.notes.unfit() {
             tell(format_args!("pugmark: warning: --symbols {}: {OTHER_CODE}", file.display()));
         }
         if self.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

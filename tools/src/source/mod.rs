@@ -4,6 +4,7 @@
 //! A source gives traces, and what the system did while they were taken ([`SystemRecord`]); `timeline` makes of that
 //! which code was where at each time.
 
+pub mod foreign;
 pub mod perf_data;
 mod system;
 

@@ -264,7 +264,7 @@ fn time_is_somebodys_and_what_waits_has_the_time_of_what_is_not_traced() {
         chains.iter().filter(|(chain, _)| is_it(chain)).map(|(_, count)| count).sum()
     };
     assert_eq!(report["time"], sum(&|_| true));
-    for name in ["once", "interrupted", "sort", "in_handler", "[not traced]"] {
+    for name in ["once", "interrupted", "sort", "in_handler", "[not traced: kill]"] {
         let time = |column| number(&report, "function", name, column);
         assert_eq!(time("time"), sum(&|chain| chain.last() == Some(&name)), "{name}: {folded}");
         assert_eq!(time("time_with_children"), sum(&|chain| chain.contains(&name)), "{name}: {folded}");
@@ -288,7 +288,7 @@ fn a_trace_without_time_has_none() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{options:?}");
         let begin = format!("pugmark: {}: .: program (pid ", options.join(" "));
-        let end = "the trace has no TSC packets (`pugmark record --tsc`)\n";
+        let end = "the trace has no TSC packets (`pugmark record --time`)\n";
         assert!(stderr.starts_with(&begin) && stderr.ends_with(end), "{options:?}: {stderr}");
     }
 }

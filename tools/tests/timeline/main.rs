@@ -120,7 +120,7 @@ fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
     }
     // The drawing begins between TSC 5 and 9; it continues with the second PSB+, at 50.
     let damaged = &track["losses"][1];
-    assert!(damaged[0].as_u64() <= Some(20) && damaged[1] == 50 - 7, "{data}");
+    assert!(damaged[0].as_u64() <= Some(20) && damaged[1] == 50 - 8, "{data}");
     assert_eq!(track["marks"][0][1], "core to bus ratio 8", "{data}");
     // The same in a profile for Firefox, beginning with the first instruction.
     let profile = FirefoxProfile::load(&folder, &["--raw", "code:0x1000", "lossy"]);

@@ -11,7 +11,7 @@ pub(crate) fn data(page: &str) -> Value {
     let line = page.lines().find_map(|line| line.strip_prefix("const data = ")).unwrap();
     let mut data: Value = serde_json::from_str(line.strip_suffix(';').unwrap()).unwrap();
     let text = page.split_once("id=\"chunks\">").unwrap().1.split_once('<').unwrap().0;
-    let untraced = data["names"].as_array().unwrap().len() as u64 - 1;
+    let untraced = data["names"].as_array().unwrap().len() as u64 - data["untraced"].as_u64().unwrap();
     let tracks = data["tracks"].as_array().unwrap().len();
     let (mut slices, mut periods) = (vec![vec![]; tracks], vec![vec![]; tracks]);
     let mut runs: Vec<BTreeMap<String, Vec<Value>>> = vec![BTreeMap::new(); tracks];
@@ -32,7 +32,7 @@ pub(crate) fn data(page: &str) -> Value {
                     let run = json!([from, to, depth, site[0], amount]);
                     runs[track].entry(number(2).to_string()).or_default().push(run);
                 }
-                _ if site[0] == untraced => periods[track].push(json!([from, to, depth])),
+                _ if site[0].as_u64().unwrap() >= untraced => periods[track].push(json!([from, to, depth])),
                 _ => {
                     assert_eq!(u64::from(level), number(2), "{from} to {to}");
                     slices[track].push(json!([from, to, depth, site[0], amount, site[1]]));

@@ -7,6 +7,7 @@ mod gdb;
 mod profiles;
 mod rebuilt;
 mod stripped;
+mod times;
 mod unseen;
 
 use pugmark_harness::scratch::Scratch;

@@ -103,7 +103,7 @@ impl<'m> Measurer<'m> {
 
     fn add(&mut self, time: Time, what: &CallEvent) {
         if self.first.is_none()
-            && matches!(what, CallEvent::Enter { .. } | CallEvent::Off | CallEvent::Loss(_))
+            && matches!(what, CallEvent::Enter { .. } | CallEvent::Off(_) | CallEvent::Loss(_))
         {
             self.first = Some(time.at);
         }

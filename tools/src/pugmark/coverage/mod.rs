@@ -336,7 +336,8 @@ impl CoverageOptions {
             for traced in input.traces(&mut verdict, progress)? {
                 let loaded = LoadedSession::load(&input, &traced, progress)?;
                 let sections = loaded.sections();
-                verdict.errors += executed::add_map(&loaded.session(&sections), &mut map);
+                verdict.errors +=
+                    executed::add_map(&loaded.session(&sections), &mut map) + loaded.lacks_trace();
             }
         }
         self.write(&map[..])?;

@@ -10,7 +10,7 @@ use super::{
     progress::Progress,
     recording::{IndexedPart, Traced},
     verdict::Verdict,
-    visitors::{CallEvent, Time, TraceClock, Unit},
+    visitors::{CallEvent, Time, TraceClock, Unit, not_traced},
 };
 use crate::output;
 use crate::symbols::TracedSymbols;
@@ -21,10 +21,10 @@ use rustc_hash::FxHashMap;
 use std::{cell::RefCell, fs, io::Write, path::PathBuf, process::ExitCode, rc::Rc};
 use tree::FlameTree;
 
-/// The names of missing parts, and of what was executed elsewhere: the kernel's part of a program's time, for
-/// example.
+/// The name of missing parts.
 const LOST: &str = "[lost]";
-const NOT_TRACED: &str = "[not traced]";
+/// The begin of the names of what was executed elsewhere: the kernel's part of a program's time, for example.
+const NOT_TRACED: &str = "[not traced";
 /// The most functions in a chain, unless another number is asked for. A line for each of many thousand nested calls
 /// would be gigabytes.
 const DEPTH: usize = 256;
@@ -37,7 +37,7 @@ Examples:
   pugmark flamegraph -f folded a.rec                  one line for each chain of calls, for other programs
   pugmark flamegraph -f pprof -o a.pb.gz a.rec        then go tool pprof -top a.pb.gz
   pugmark flamegraph --diff old.rec -o a.svg new.rec  red has become dearer, blue cheaper
-  pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded")]
+  pugmark flamegraph --by time -o a.svg a.rec         by time; needs --time when it is recorded")]
 pub struct FlameOptions {
     /// svg: a picture; folded: lines and a count; callgrind, pprof, speedscope
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Svg, hide_possible_values = true)]
@@ -159,9 +159,9 @@ impl FlameOptions {
         let clock = named.loaded.clock;
         ensure!(
             !by_time || clock.is_timed(),
-            "--by time: the trace has no TSC packets (`pugmark record --tsc`)"
+            "--by time: the trace has no TSC packets (`pugmark record --time`)"
         );
-        let clock = if by_time { clock } else { TraceClock::INSTRUCTIONS };
+        let clock = if by_time { named.loaded.shown_clock() } else { TraceClock::INSTRUCTIONS };
         let several = several || named.names.len() > 1;
         let (tree, depth) = (RefCell::new(tree), self.depth);
         let visitor = |(lane, names): (usize, &Rc<TracedSymbols>)| {
@@ -215,7 +215,7 @@ impl FlameStack {
                 }
                 self.nodes.push(node);
             }
-            CallEvent::Off => self.enter(tree, NOT_TRACED),
+            CallEvent::Off(call) => self.enter(tree, &format!("[{}]", not_traced(*call))),
             CallEvent::Loss(_) if self.is_lost => {}
             CallEvent::Loss(_) => {
                 self.enter(tree, LOST);
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn what_is_not_traced_and_what_is_lost_is_nobodys() {
         use CallEvent::{Leave, Loss, Off, On};
-        let off = [(0, enter(1)), (10, Off), (40, On), (45, Leave)];
+        let off = [(0, enter(1)), (10, Off(None)), (40, On), (45, Leave)];
         assert_eq!(folded(&off), "f1 15\nf1;[not traced] 30\n");
         let lost = [(0, enter(1)), (10, Leave), (10, Loss("x".into())), (17, enter(2)), (20, Leave)];
         assert_eq!(folded(&lost), "[lost] 7\nf1 10\nf2 3\n");

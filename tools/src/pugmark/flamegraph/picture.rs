@@ -154,7 +154,7 @@ fn label(name: &str, width: f64) -> Option<String> {
 fn color(name: &str) -> String {
     match name {
         LOST => return "#e00000".into(),
-        NOT_TRACED => return "#c0c0c0".into(),
+        _ if name.starts_with(NOT_TRACED) => return "#c0c0c0".into(),
         _ => {}
     }
     let hash =
@@ -351,6 +351,6 @@ mod tests {
     fn a_name_has_one_colour_and_what_is_missing_has_its_own() {
         assert_eq!(color("main"), color("main"));
         assert_ne!(color("main"), color("niam"));
-        assert_eq!([color(LOST), color(NOT_TRACED)], ["#e00000", "#c0c0c0"]);
+        assert_eq!([color(LOST), color("[not traced: write]")], ["#e00000", "#c0c0c0"]);
     }
 }

@@ -113,6 +113,7 @@ pub fn run(options: &GdbOptions) -> Result<ExitCode> {
         histories.push(History::new(session, named.loaded.clock, &mut caches, &mut progress));
     }
     verdict.errors += histories.iter().map(|history| history.gap_count).sum::<usize>();
+    verdict.errors += named.iter().map(|named| named.loaded.lacks_trace()).sum::<usize>();
     let (threads, program) = options.threads(&traces, &named, &histories)?;
     let first = threads.first().context("no code was executed: `pugmark decode` says why")?;
     let objects = first.names.objects();

@@ -5,6 +5,7 @@ use super::{
     code_names::{NameSources, names_of},
     decode::Layer,
     input::TraceBytes,
+    notes::CommandNotes,
     options::Input,
     progress::Progress,
     recording::{IndexedPart, PerfRecording, Traced},
@@ -43,6 +44,7 @@ pub(super) struct LoadedSession {
     /// Where the kernel's function begins that switches threads, if it is known.
     switch_ip: Option<u64>,
     files: RefCell<SymbolFiles>,
+    notes: CommandNotes,
 }
 
 /// A trace.
@@ -117,6 +119,7 @@ impl LoadedSession {
                     windows: traced.windows.clone(),
                     switch_ip: None,
                     files: RefCell::default(),
+                    notes: input.notes.clone(),
                 })
             }
         }
@@ -146,8 +149,8 @@ impl LoadedSession {
         let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
         let clock = clock.in_clock_of_perf(recording.clock);
         let switch_ip = recording.kernel.kallsyms.as_deref().and_then(switch_ip);
-        let (windows, files) = (traced.windows.clone(), RefCell::default());
-        Ok(Self { traces, config, clock, lanes, codes, slices, windows, switch_ip, files })
+        let (windows, files, notes) = (traced.windows.clone(), RefCell::default(), input.notes.clone());
+        Ok(Self { traces, config, clock, lanes, codes, slices, windows, switch_ip, files, notes })
     }
 
     /// Returns the sections of each code, from which [`session`](Self::session) makes images.
@@ -163,10 +166,20 @@ impl LoadedSession {
     /// Tells if instructions are missing, where decoding has found `found` of them and `errors`. Returns the number of
     /// errors to add.
     pub(super) fn misses(&self, found: u64, errors: usize) -> usize {
-        match &self.codes[..] {
-            [LaneCode { traced, .. }] if errors == 0 => traced.misses(found),
+        match (&self.codes[..], self.lacks_trace()) {
+            (_, missing @ 1..) => missing,
+            ([LaneCode { traced, .. }], 0) if errors == 0 => traced.misses(found),
             _ => 0,
         }
+    }
+
+    /// Tells if there is something else than a trace. Returns the number of errors to add.
+    pub(super) fn lacks_trace(&self) -> usize {
+        let ([LaneCode { traced, .. }], [trace]) = (&self.codes[..], &self.traces[..]) else { return 0 };
+        let is_file = traced.perf.is_none() && !trace.bytes.is_empty();
+        let Some(what) = is_file.then(|| traced.no_trace(&trace.bytes)).flatten() else { return 0 };
+        tell(format_args!("pugmark: warning: {what}"));
+        1
     }
 
     /// Returns the parts of which each of several threads can make a session.
@@ -174,6 +187,14 @@ impl LoadedSession {
         let Self { traces, config, lanes, slices, switch_ip, .. } = self;
         let windows = &self.windows[..];
         SharedSession { traces, config: *config, lanes, slices, windows, switch_ip: *switch_ip, sections }
+    }
+
+    /// Returns the clock of times that are shown. Warns if it has little to go by.
+    pub(super) fn shown_clock(&self) -> TraceClock {
+        if self.clock.is_coarse {
+            self.notes.coarse_times();
+        }
+        self.clock
     }
 
     /// Returns the trace, if there is only one and all of it is of one code.

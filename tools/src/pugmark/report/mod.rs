@@ -33,7 +33,7 @@ Percentages are of all instructions, or of all time if time comes first, also wh
 Examples:
   pugmark report a.rec                                the functions with the most instructions first
   pugmark report --children a.rec                     those first that have the most with what they called
-  pugmark report --sort time --object a.out a.rec     the program's own functions; needs --tsc when it is recorded
+  pugmark report --sort time --object a.out a.rec     the program's own functions; needs --time when it is recorded
   pugmark report --by object,thread --csv a.rec       a table for other programs
   pugmark report --sort calls --percent-limit 1 --symfs root perf.data")]
 pub struct ReportOptions {
@@ -211,7 +211,7 @@ impl ReportOptions {
             let executed = Executed::of_loaded(&loaded, &session, progress);
             ensure!(
                 !self.has_time() || executed.iter().all(|executed| executed.insns.is_empty()),
-                "{}: {}: the trace has no TSC packets (`pugmark record --tsc`)",
+                "{}: {}: the trace has no TSC packets (`pugmark record --time`)",
                 self.time_option(),
                 titles[0]
             );
@@ -222,7 +222,7 @@ impl ReportOptions {
             });
             return Ok(());
         }
-        let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
+        let clock = if self.has_time() { loaded.shown_clock() } else { TraceClock::INSTRUCTIONS };
         let mut unnamed = vec![UnnamedFunctions::default(); symbols.len()];
         loop {
             let sums_of =

@@ -212,10 +212,11 @@ impl ScriptOptions {
         };
         lines.progress.begin("decoding", Size::Bytes(session.size()));
         let ScriptKind { branches, calls, call_trace, .. } = self.what;
+        let clock = if self.needs_time(&fields) { loaded.shown_clock() } else { loaded.clock };
         if call_trace {
-            lines.calls(&session, loaded.clock);
+            lines.calls(&session, clock);
         } else if branches || calls || self.needs_time(&fields) {
-            lines.flow(&session, loaded.clock);
+            lines.flow(&session, clock);
         } else {
             session.follow(std::slice::from_mut(&mut lines));
         }
@@ -223,8 +224,8 @@ impl ScriptOptions {
         let (errors, failed) = (lines.errors, lines.failed.take());
         progress.end();
         failed.map_or(Ok(()), Err).context(output::CANNOT_WRITE)?;
-        let missed = if count > 0 { loaded.misses(count, errors) } else { 0 };
-        Ok((executed, errors + missed))
+        let is_counted = count > 0 || !executed;
+        Ok((executed, errors + if is_counted { loaded.misses(count, errors) } else { 0 }))
     }
 
     /// Looks for the function in what was executed.
@@ -445,7 +446,7 @@ impl Visitor for CallLines<'_, '_, '_> {
                 lines.errors += 1;
                 lines.call(time, 0, &format!("instruction trace error: {why}"), None);
             }
-            CallEvent::Off | CallEvent::On | CallEvent::Mark(..) | CallEvent::End(_) => {}
+            CallEvent::Off(_) | CallEvent::On | CallEvent::Mark(..) | CallEvent::End(_) => {}
         }
     }
 }

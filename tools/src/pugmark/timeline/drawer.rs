@@ -1,7 +1,7 @@
 //! A visitor that turns calls and returns into slices.
 
 use super::{MarkRow, Slice, TrackLoss, TrackMark};
-use crate::pugmark::visitors::{CallEvent, Time};
+use crate::pugmark::visitors::{CallEvent, Time, not_traced};
 use rustc_hash::FxHashMap;
 
 /// A consumer of the slices of a track.
@@ -12,8 +12,8 @@ pub(super) trait DrawnCallSink {
     /// Receives a call that has returned.
     fn call(&mut self, call: DrawnCall);
 
-    /// Receives a period in which nothing was traced, below `depth` functions.
-    fn untraced(&mut self, from: u64, to: u64, depth: usize);
+    /// Receives a period in which nothing was traced, below `depth` functions; `call` is the system call, if it is known.
+    fn untraced(&mut self, from: u64, to: u64, depth: usize, call: Option<&'static str>);
 }
 
 /// A call that has returned.
@@ -50,7 +50,7 @@ pub(super) struct Drawer<S> {
     /// The time of a loss, its reason, and the number of functions entered before.
     loss: Option<(u64, String, usize)>,
     /// The time at which tracing went off.
-    off: Option<u64>,
+    off: Option<(u64, Option<&'static str>)>,
 }
 
 impl<S: DrawnCallSink> Drawer<S> {
@@ -92,9 +92,9 @@ impl<S: DrawnCallSink> Drawer<S> {
             CallEvent::Leave | CallEvent::Back => self.leave(time),
             CallEvent::Loss(why) => self.loss = Some((time.at, why, self.entered)),
             CallEvent::Mark(kind, text) => self.mark(time, MarkRow::Of(kind), text),
-            CallEvent::Off => {
-                self.off = Some(time.at);
-                self.mark(time, MarkRow::Off, "not traced from here".into());
+            CallEvent::Off(call) => {
+                self.off = Some((time.at, call));
+                self.mark(time, MarkRow::Off, not_traced(call).into_owned());
             }
             CallEvent::On => {
                 self.traced_again(time);
@@ -117,11 +117,11 @@ impl<S: DrawnCallSink> Drawer<S> {
     }
 
     fn traced_again(&mut self, time: Time) {
-        let Some(from) = self.off.take() else { return };
+        let Some((from, call)) = self.off.take() else { return };
         if let Some(innermost) = self.open.last_mut() {
             innermost.inner += time.at - from;
         }
-        self.sink.untraced(from, time.at, self.open.len());
+        self.sink.untraced(from, time.at, self.open.len(), call);
     }
 
     fn mark(&mut self, time: Time, row: MarkRow, text: String) {

@@ -144,7 +144,7 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let drawing = &walk.drawing;
     if drawing.unit == Unit::Instructions && drawing.tracks.len() > 1 {
         output::tell(format_args!(
-            "pugmark: warning: without TSC packets each thread begins at 0: pugmark record --tsc --mtc --cyc"
+            "pugmark: warning: without TSC packets each thread begins at 0: pugmark record --time"
         ));
     }
     let file = options.out.display();
@@ -335,5 +335,5 @@ impl DrawnCallSink for FirstCalls<'_> {
     }
 
     /// Does nothing: the marks say it.
-    fn untraced(&mut self, _: u64, _: u64, _: usize) {}
+    fn untraced(&mut self, _: u64, _: u64, _: usize, _: Option<&'static str>) {}
 }

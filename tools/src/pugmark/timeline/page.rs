@@ -7,11 +7,11 @@ use super::{
     levels::{Bar, LaneRuns},
 };
 use crate::output;
-use crate::pugmark::progress::Progress;
+use crate::pugmark::{progress::Progress, visitors::not_traced};
 use anyhow::{Result, ensure};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
-use std::cell::RefCell;
+use std::{borrow::Cow, cell::RefCell};
 
 const PAGE: &str = include_str!("page/page.html");
 /// The places of the data in the page.
@@ -27,28 +27,40 @@ const PARTS: [(&str, &str); 7] = [
     ("/*FINDING*/", include_str!("page/finding.js")),
     ("/*HANDS*/", include_str!("page/hands.js")),
 ];
-/// The name of a period that is not in the trace, such as a system call in the trace of a program.
-const NOT_TRACED: &str = "(not traced)";
 /// The most marks, and the most losses, of a page.
 const MOST_MARKS: usize = 1 << 16;
 
-/// A call's function, by the number of its name; the first one stands for periods without a trace.
+/// What a bar stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct CallSite {
-    name: usize,
-    /// The number of the place of the call.
-    place: Option<usize>,
-    /// True if another call of the function had not returned.
-    is_inner: bool,
+enum CallSite {
+    /// A call of a function.
+    Call {
+        /// The number of its name.
+        name: usize,
+        /// The number of the place of the call.
+        place: Option<usize>,
+        /// True if another call of the function had not returned.
+        is_inner: bool,
+    },
+    /// A period without a trace, because of this system call if it is known.
+    Untraced(Option<&'static str>),
 }
 
 /// The calls of all tracks.
 struct PageCalls {
     chunks: PageChunks,
-    /// Each site but the first one, with its number and the number of its calls.
+    /// Each site, with its number and the number of its calls. That of bars that nothing is known of is 0.
     sites: FxHashMap<CallSite, (u32, u64)>,
-    /// The number of periods without a trace.
-    untraced: u64,
+}
+
+impl PageCalls {
+    /// Counts a call of a site. Returns the site's number.
+    fn count(&mut self, site: CallSite) -> u32 {
+        let next = self.sites.len() as u32;
+        let (number, count) = self.sites.entry(site).or_insert((next, 0));
+        *count += 1;
+        *number
+    }
 }
 
 /// The calls of a track.
@@ -64,18 +76,16 @@ impl DrawnCallSink for PageTrack<'_> {
     }
 
     fn call(&mut self, DrawnCall { slice, inner, is_inner }: DrawnCall) {
-        let PageCalls { chunks, sites, .. } = &mut *self.calls.borrow_mut();
+        let calls = &mut *self.calls.borrow_mut();
         let Slice { from, to, depth, name, call: place, insns, .. } = slice;
-        let next = sites.len() as u32 + 1;
-        let (site, count) = sites.entry(CallSite { name, place, is_inner }).or_insert((next, 0));
-        *count += 1;
-        self.runs.call(Bar { from, to, depth, site: *site, amount: insns, inner }, chunks);
+        let site = calls.count(CallSite::Call { name, place, is_inner });
+        self.runs.call(Bar { from, to, depth, site, amount: insns, inner }, &mut calls.chunks);
     }
 
-    fn untraced(&mut self, from: u64, to: u64, depth: usize) {
+    fn untraced(&mut self, from: u64, to: u64, depth: usize, call: Option<&'static str>) {
         let calls = &mut *self.calls.borrow_mut();
-        calls.untraced += 1;
-        self.runs.call(Bar { from, to, depth, ..Bar::default() }, &mut calls.chunks);
+        let site = calls.count(CallSite::Untraced(call));
+        self.runs.call(Bar { from, to, depth, site, ..Bar::default() }, &mut calls.chunks);
     }
 }
 
@@ -84,16 +94,18 @@ pub(super) fn page(walk: &mut TimelineWalk<'_>, progress: &mut Progress) -> Resu
     let most = walk.options.megabytes.saturating_mul(1_000_000);
     let own: usize = PARTS.iter().map(|(_, part)| part.len()).sum();
     let chunks = PageChunks::new(most.saturating_sub(own as u64) / 4 * 3);
-    let calls = RefCell::new(PageCalls { chunks, sites: FxHashMap::default(), untraced: 0 });
+    let sites = FxHashMap::from_iter([(CallSite::Untraced(None), (0, 0))]);
+    let calls = RefCell::new(PageCalls { chunks, sites });
     let mut lanes = vec![];
     let sink = |lane| PageTrack { calls: &calls, lane, runs: LaneRuns::new(lane) };
     walk.walk(progress, sink, |mut sink, _| {
         sink.runs.end(&mut calls.borrow_mut().chunks);
         lanes.push((sink.lane, sink.runs.rows()));
     })?;
-    let PageCalls { chunks, sites, untraced } = calls.into_inner();
+    let PageCalls { chunks, sites } = calls.into_inner();
     let ended = chunks.finish();
-    let drawn = ended.calls - untraced;
+    let untraced = sites.iter().filter(|(site, _)| matches!(site, CallSite::Untraced(_)));
+    let drawn = ended.calls - untraced.map(|(_, (_, count))| count).sum::<u64>();
     ensure!(drawn > 0, NOTHING);
     let mut warnings = thin_out(&mut walk.drawing.tracks);
     warnings.extend(merged(walk.drawing.unit, &ended));
@@ -101,7 +113,7 @@ pub(super) fn page(walk: &mut TimelineWalk<'_>, progress: &mut Progress) -> Resu
         output::tell(format_args!("pugmark: warning: {warning}"));
     }
     let mut data = head(&walk.drawing, walk.end, &ended, &lanes);
-    add_sites(&mut data, &walk.drawing, sites, untraced);
+    add_sites(&mut data, &walk.drawing, sites);
     data["calls"] = drawn.into();
     data["warnings"] = warnings.into();
     Ok((drawn, assembled(&data, &ended.chunks)))
@@ -128,21 +140,28 @@ fn head(drawing: &Drawing, end: u64, ended: &EndedChunks, lanes: &[(usize, usize
     })
 }
 
-/// Adds names, places and sites, and the number of calls by name.
-fn add_sites(data: &mut Value, drawing: &Drawing, sites: FxHashMap<CallSite, (u32, u64)>, untraced: u64) {
-    let Drawing { names, places, .. } = drawing;
+/// Adds names, places and sites, and the number of calls by name. The last names are those of periods without a trace.
+fn add_sites(data: &mut Value, drawing: &Drawing, sites: FxHashMap<CallSite, (u32, u64)>) {
+    let mut sites: Vec<_> = sites.into_iter().collect();
+    sites.sort_unstable_by_key(|(_, (number, _))| *number);
+    let mut names: Vec<Cow<'_, str>> = drawing.names.iter().map(Cow::from).collect();
     let mut counts = vec![0; names.len()];
-    let mut entries: Vec<_> = sites.into_iter().collect();
-    entries.sort_unstable_by_key(|(_, (number, _))| *number);
-    entries.iter().for_each(|(site, (_, count))| counts[site.name] += count);
-    counts.push(untraced);
-    let entry =
-        |(CallSite { name, place, is_inner }, _): &(CallSite, _)| json!([name, place, u8::from(*is_inner)]);
-    let not_traced = json!([names.len(), null, 0]);
-    data["names"] = names.iter().map(String::as_str).chain([NOT_TRACED]).collect();
+    let mut entry = |(site, (_, count)): (CallSite, (u32, u64))| match site {
+        CallSite::Call { name, place, is_inner } => {
+            counts[name] += count;
+            json!([name, place, u8::from(is_inner)])
+        }
+        CallSite::Untraced(call) => {
+            names.push(format!("({})", not_traced(call)).into());
+            counts.push(count);
+            json!([names.len() - 1, null, 0])
+        }
+    };
+    data["sites"] = sites.into_iter().map(&mut entry).collect();
+    data["untraced"] = (names.len() - drawing.names.len()).into();
+    data["names"] = names.into();
     data["counts"] = counts.into();
-    data["places"] = places.iter().map(SourceLine::to_string).collect();
-    data["sites"] = [not_traced].into_iter().chain(entries.iter().map(entry)).collect();
+    data["places"] = drawing.places.iter().map(SourceLine::to_string).collect();
 }
 
 /// Says which calls are only in runs, if there are any.

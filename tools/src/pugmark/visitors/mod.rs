@@ -4,6 +4,7 @@ mod blocks;
 mod functions;
 mod stacks;
 mod steps;
+mod system_calls;
 mod times;
 
 use super::{
@@ -25,7 +26,9 @@ use pugmark_decoder_core::{
     time::{Span, Timeline, TscFrequency},
 };
 use stacks::CallStacks;
+use std::borrow::Cow;
 use steps::{StepBefore, WalkStep};
+use system_calls::SystemCalls;
 pub(super) use times::TraceTimes;
 
 /// Something that happens in a trace.
@@ -48,8 +51,9 @@ pub(super) enum CallEvent {
     /// The innermost function is left by a jump to the begin of one that has jumped to it: functions that jump to one
     /// another are a loop.
     Back,
-    /// Nothing is traced, up to [`On`](Self::On): a system call or another level, address or address space.
-    Off,
+    /// Nothing is traced, up to [`On`](Self::On): a system call, whose name may be known, or another level, address or
+    /// address space.
+    Off(Option<&'static str>),
     /// Tracing goes on.
     On,
     /// A part of the trace is missing or cannot be decoded, up to the next [`Enter`](Self::Enter). All functions have
@@ -60,6 +64,11 @@ pub(super) enum CallEvent {
     /// The trace ends at the instruction at this address, if one was executed. It was not executed itself if tracing
     /// stopped before it, as at a fault. All functions that have not been left are left after this.
     End(Option<u64>),
+}
+
+/// Returns the name of a period in which nothing is traced, because of this system call if it is known.
+pub(super) fn not_traced(call: Option<&str>) -> Cow<'static, str> {
+    call.map_or("not traced".into(), |call| format!("not traced: {call}").into())
 }
 
 /// The kind of a mark.
@@ -167,20 +176,28 @@ pub(super) struct TraceClock {
     frequency: Option<TscFrequency>,
     /// Linux' own clock, if its relation to the TSC is known.
     perf: Option<PerfClock>,
+    /// True if only TSC packets have times.
+    pub(super) is_coarse: bool,
 }
 
 impl TraceClock {
     /// A clock that counts instructions, whatever the trace has.
-    pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None, perf: None };
+    pub(super) const INSTRUCTIONS: Self =
+        Self { unit: Unit::Instructions, frequency: None, perf: None, is_coarse: false };
 
     /// Finds the clock of a trace, whose memory is given back if it is a file that is mapped.
     pub(super) fn of(trace: &[u8], mapped: Option<&MappedFile>, config: Config<'_>) -> Self {
         let mut packets = Packets::with_config(trace, config);
         let mut times = TimePackets { seen: false, mapped, forgotten: 0 };
+        let mut is_coarse = false;
         while !times.seen && packets.sync_forward().is_some() {
             // If there are times, one of the first packets mostly is one, and the rest need not be read.
             let mut good = packets.by_ref().take(FIRST_PACKETS).map_while(Result::ok);
             times.seen = good.any(|(_, packet)| matches!(packet, Packet::Tsc(_)));
+            if times.seen {
+                let mut after = packets.clone().take(PACKETS_OF_TIME).map_while(Result::ok);
+                is_coarse = !after.any(|(_, packet)| matches!(packet, Packet::Mtc(_) | Packet::Cyc(_)));
+            }
             if !times.seen {
                 // An error is found again, and then the next PSB.
                 let _ = packets.visit(&mut LastIp::new(), &mut times);
@@ -195,7 +212,7 @@ impl TraceClock {
             (true, None) => Unit::Ticks,
             (true, Some(_)) => Unit::Nanoseconds,
         };
-        Self { unit, frequency, perf: None }
+        Self { unit, frequency, perf: None, is_coarse }
     }
 
     /// Converts it to the clock of perf if that is known.
@@ -236,6 +253,9 @@ impl TraceClock {
 
 /// The number of packets after a PSB that are looked at one by one.
 const FIRST_PACKETS: usize = 1 << 10;
+
+/// The number of packets after a TSC packet among which an MTC or CYC packet is, if the trace has them.
+const PACKETS_OF_TIME: usize = 1 << 14;
 
 /// A sink that looks for times, and gives back the memory of a file that is mapped.
 struct TimePackets<'m> {
@@ -302,8 +322,12 @@ pub(super) fn walk_lanes<V: Visitor + ?Sized>(
     lanes: Vec<WalkedLane<'_, V>>,
 ) -> Vec<WalkEnd> {
     progress.begin("decoding", Size::Bytes(session.size()));
-    let states = lanes.into_iter().map(|WalkedLane { names, visitor }| {
-        State::new(CallStacks::new(WalkedFunctions::named(names)), visitor)
+    let states = lanes.into_iter().zip(&session.lanes).map(|(WalkedLane { names, visitor }, code)| State {
+        system_calls: session
+            .images
+            .get(*code)
+            .map_or_else(SystemCalls::default, |image| SystemCalls::new(*image, names)),
+        ..State::new(CallStacks::new(WalkedFunctions::named(names)), visitor)
     });
     let walked = blocks::walk(session, clock, counts, progress, states.collect());
     progress.end();
@@ -320,13 +344,14 @@ pub(super) fn walk_lanes<V: Visitor + ?Sized>(
 struct State<'v, V: ?Sized> {
     /// The functions that have not been left.
     stacks: CallStacks<'v>,
+    system_calls: SystemCalls<'v>,
     /// The instruction or the interrupt that leads to the next instruction.
     before: StepBefore,
     time: Time,
     /// The last instruction, or the one before which tracing stopped.
     at: Option<u64>,
-    /// True while nothing is traced.
-    off: bool,
+    /// While nothing is traced: the name of the system call, if it is known.
+    off: Option<Option<&'static str>>,
     /// True if the next instruction is the first one, or the first one after a loss.
     begins: bool,
     /// True if the next event aborts a transaction.
@@ -345,10 +370,11 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     fn new(stacks: CallStacks<'v>, visitor: &'v mut V) -> Self {
         Self {
             stacks,
+            system_calls: SystemCalls::default(),
             before: StepBefore::Nothing,
             time: Time::default(),
             at: None,
-            off: false,
+            off: None,
             begins: true,
             aborts: false,
             damaged: false,
@@ -389,8 +415,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             for (from, to) in self.stacks.entered() {
                 self.visitor.call_event(self.time, CallEvent::Again { from, to });
             }
-            if self.off {
-                self.say(CallEvent::Off);
+            if let Some(call) = self.off {
+                self.say(CallEvent::Off(call));
             }
         } else {
             self.say(CallEvent::End(self.at));
@@ -411,7 +437,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     #[inline]
     fn watches(&mut self, insn: &ExecutedInsn, when: impl FnOnce(u64) -> Option<u64>) {
         let step = self.before.step(insn.ip, &mut self.stacks.functions);
-        let happens = step.is_some() || self.begins || self.off;
+        let happens = step.is_some() || self.begins || self.off.is_some();
         let mut when = Some(when);
         if happens {
             self.set_time(when.take().and_then(|when| when(self.time.insns)));
@@ -469,7 +495,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
 
     /// Turns tracing on. Returns true if it was off.
     fn on(&mut self) -> bool {
-        let was_off = std::mem::take(&mut self.off);
+        let was_off = self.off.take().is_some();
         if was_off {
             self.say(CallEvent::On);
         }
@@ -479,10 +505,14 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     /// Turns tracing off. Untraced code continues at the interrupted instruction, or at or after a call or system call;
     /// where it continues after other instructions is not known.
     fn off(&mut self, interrupted: Option<u64>) {
-        self.off = true;
+        let mut call = None;
         let left_at = match (interrupted, std::mem::take(&mut self.before)) {
             (Some(at), _) => Some([at; 2]),
-            (None, StepBefore::Insn(ExecutedInsn { ip, len, class, .. })) => {
+            (None, StepBefore::Insn(insn)) => {
+                let ExecutedInsn { ip, len, class, .. } = insn;
+                if class == Class::FarCall {
+                    call = self.system_calls.name(&insn);
+                }
                 if class == Class::FarReturn {
                     self.change(|stacks, tell| stacks.leave_kernel(tell));
                 }
@@ -492,7 +522,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             (None, _) => None,
         };
         self.stacks.left(left_at);
-        self.say(CallEvent::Off);
+        self.off = Some(call);
+        self.say(CallEvent::Off(call));
     }
 
     /// Handles an instruction that does not just follow the one before.
@@ -551,8 +582,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             EventKind::AsyncBranch { from } => self.interrupted(from),
             EventKind::Enabled { .. } => self.before = StepBefore::Nothing,
             EventKind::Tsx { speculative, aborted } => self.transaction(speculative, aborted),
-            EventKind::AsyncDisabled { at } if !self.off => self.off(Some(at)),
-            EventKind::Disabled | EventKind::Stop if !self.off => self.off(None),
+            EventKind::AsyncDisabled { at } if self.off.is_none() => self.off(Some(at)),
+            EventKind::Disabled | EventKind::Stop if self.off.is_none() => self.off(None),
             EventKind::Ptwrite(PtwPayload::Four(value)) => {
                 self.mark(MarkKind::Written, MarkKind::written(value.into()));
             }

@@ -50,6 +50,7 @@ fn events_turn_tracing_off_and_are_marks() {
                 CallEvent::Enter { from: None, to } => format!("Enter {to:x}"),
                 CallEvent::Loss(why) => format!("LOST {why}"),
                 CallEvent::Mark(_, text) => text,
+                CallEvent::Off(None) => "Off".into(),
                 other => format!("{other:?}"),
             });
         };
@@ -69,6 +70,7 @@ fn said_of(pieces: &[WalkPiece]) -> String {
         said.push(match what {
             CallEvent::Enter { from: Some(from), to } => format!("{from:x} enters {to:x}"),
             CallEvent::Enter { from: None, to } => format!("{to:x}"),
+            CallEvent::Off(None) => "Off".into(),
             other => format!("{other:?}"),
         });
     };
@@ -230,6 +232,7 @@ fn the_abort_of_a_transaction_is_no_interrupt_and_the_interrupt_after_it_is_one(
     let mut visit = |_: Time, what: CallEvent| {
         said.push(match what {
             CallEvent::Enter { to, .. } => format!("{to:x}"),
+            CallEvent::Off(None) => "Off".into(),
             other => format!("{other:?}"),
         });
     };

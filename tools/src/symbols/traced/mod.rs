@@ -41,6 +41,8 @@ pub(crate) struct TracedSymbols {
     dumps: Vec<Rc<ObjectSymbols>>,
     /// Functions that are known without a file.
     own: FunctionTable,
+    /// True if the code is of a program on Linux.
+    is_linux: bool,
 }
 
 /// A part of a file that is mapped, or of something else that has a name.
@@ -170,6 +172,16 @@ impl TracedSymbols {
             self.maps.iter().map(|map| &map.table).chain(self.dumps().map(|dump| &dump.symbols.table));
         let others = runtimes.chain([&self.own]).map(|table| table.end_before(ip));
         others.chain(in_file).max().unwrap_or_default()
+    }
+
+    /// Returns true if the code is of a program on Linux.
+    pub(crate) const fn is_linux(&self) -> bool {
+        self.is_linux
+    }
+
+    /// Notes that the code is of a program on Linux.
+    pub(crate) const fn set_linux(&mut self) {
+        self.is_linux = true;
     }
 
     /// Returns the file that an address has its names from.

@@ -1,17 +1,15 @@
 //! The time and instructions of each row of a report, with and without all that it called.
 
 use super::naming::{Keys, TraceRows, UnnamedFunctions};
-use crate::pugmark::visitors::{CallEvent, Time, Visitor};
+use crate::pugmark::visitors::{CallEvent, Time, Visitor, not_traced};
 use rustc_hash::FxHashMap;
 use std::{
     collections::{BTreeSet, HashMap},
     rc::Rc,
 };
 
-/// The names of missing parts, and of what was executed elsewhere: the kernel's part of a program's time, for
-/// example.
+/// The name of missing parts.
 const LOST: &str = "[lost]";
-const NOT_TRACED: &str = "[not traced]";
 
 /// The cost of a row: [`Time::at`] and instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -282,7 +280,7 @@ impl Visitor for CallerSums<'_> {
             }
             CallEvent::Leave => self.leave_all_but(self.stack.len().saturating_sub(1), now),
             CallEvent::Back => self.jump_back(now),
-            CallEvent::Off => self.nobodys(NOT_TRACED, now),
+            CallEvent::Off(call) => self.nobodys(&format!("[{}]", not_traced(call)), now),
             CallEvent::On => self.leave_all_but(self.stack.len().saturating_sub(1), now),
             CallEvent::Loss(_) if !self.lost => {
                 self.lost = true;

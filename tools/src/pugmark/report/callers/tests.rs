@@ -44,7 +44,7 @@ fn took(pieces: &[CallPiece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])
                 }
                 now.add(Time { at: ticks, insns: 1 });
             }
-            Off => sums.call_event(now, CallEvent::Off),
+            Off => sums.call_event(now, CallEvent::Off(None)),
             On => sums.call_event(now, CallEvent::On),
             Loss => sums.call_event(now, CallEvent::Loss("x".into())),
             Wait(ticks) => now.at += ticks,

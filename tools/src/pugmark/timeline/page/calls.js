@@ -2,7 +2,8 @@
 
 const DEPTHS = 64, MOST_HELD = 4e6;
 const sites = data.sites.map(([name, place, isInner]) => ({ name, place, isInner }));
-const NOT_TRACED = data.names.length - 1;
+// The names from this number on are of periods without a trace.
+const NOT_TRACED = data.names.length - data.untraced;
 const letters = document.getElementById("chunks").textContent;
 const chunks = [];
 // By track and group of depths.

@@ -45,7 +45,7 @@ function colours() {
   };
   const dark = document.documentElement.dataset.theme === "dark";
   const ofName = data.names.map((name, index) => {
-    if (index === NOT_TRACED) return word(dark ? "#4a4d55" : "#c4c4c4");
+    if (index >= NOT_TRACED) return word(dark ? "#4a4d55" : "#c4c4c4");
     let hash = 7;
     for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) >>> 0;
     return hued(hash % 300 + 30, dark ? 35 : 55, (dark ? 32 : 72) + hash % 12);

@@ -89,7 +89,7 @@ function describe(bar) {
   const when = `from ${precise(bar.from)}, for ${time(took)}`;
   if (bar.isRun && bar.amount > 1)
     return `${grouped(bar.amount)} calls   ${when}, the longest ${data.names[name]}; zoom in to see each   ${track}`;
-  if (name === NOT_TRACED) return `${data.names[name]}   ${when}, depth ${bar.depth}   ${track}`;
+  if (name >= NOT_TRACED) return `${data.names[name]}   ${when}, depth ${bar.depth}   ${track}`;
   const insns = bar.isRun ? "" : `, itself ${time(took - bar.inner)}, ${grouped(bar.amount)} instructions`;
   const called = place === null ? "" : `, called at ${data.places[place]}`;
   return `${data.names[name]}   ${when}${insns}, depth ${bar.depth}${called}   ${track}   #${link(bar.from, bar.to)}`;
