@@ -63,6 +63,7 @@
 pub mod code;
 pub mod cpu;
 pub mod description;
+pub mod digits;
 pub mod file;
 pub mod mapped;
 pub mod number;

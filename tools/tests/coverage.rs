@@ -102,16 +102,16 @@ fn the_fuzzers_map_is_that_of_the_benchmark() {
 fn refusals_say_what_to_do() {
     let folder = Scratch::new("refusals");
     for (arguments, text) in [
-        (&["trace"][..], "name its file with --of, or use --format edges"),
+        (&["trace"][..], "name its file with --object, or use --format edges"),
         (&["-f", "afl", "--diff", "trace", "trace"], "--diff compares functions, blocks, lines and edges"),
         (&["-f", "drcov", "--of", "code", "--json", "trace"], "leave out --json"),
-        (&["-f", "lcov", "trace"], "name its file with --of"),
+        (&["-f", "lcov", "trace"], "name its file with --object"),
         (&["-f", "lcov", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
         (&["-f", "autofdo", "--of", "code", "--json", "trace"], "leave out --json"),
         (&["-f", "bolt", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
         (&["-f", "lines", "--json", "--of", "code", "trace"], "leave out --json"),
-        (&["--of", "code", "--raw", "code:0x1000", "trace"], "--of code"),
-        (&["--of", "/proc/self/exe", "--raw", "code:0x1000", "trace"], "--of /proc/self/exe:0x400000"),
+        (&["--of", "code", "--raw", "code:0x1000", "trace"], "--object code"),
+        (&["--of", "/proc/self/exe", "--raw", "code:0x1000", "trace"], "--object /proc/self/exe:0x400000"),
         (&["-f", "edges", "missing"], "cannot read the trace missing"),
     ] {
         let output = folder.pugmark(&[&["coverage"], arguments].concat());
@@ -139,7 +139,7 @@ fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
         let record = ["record", "-o", recording, "--", "./program"];
         folder.pugmark(&[&record[..], words].concat());
     }
-    let of = ["coverage", "--of", "program"];
+    let of = ["coverage", "--object", "program"];
     let ten = folder.json(&[&of[..], &["ten"]].concat());
     let truth: Value = serde_json::from_slice(&fs::read(folder.0.join("ten/truth.json")).unwrap()).unwrap();
     assert_eq!(ten["instructions"], truth["count"]);

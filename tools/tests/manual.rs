@@ -81,13 +81,13 @@ fn completions_are_scripts_that_name_each_command() {
     }
 }
 
-/// Returns the output of `pugmark pmc list` on a terminal with these environment variables.
+/// Returns the output of `pugmark` on a terminal with these environment variables.
 #[cfg(target_os = "linux")]
-fn shown(variables: &[(&str, &str)]) -> String {
+fn shown(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     use std::io::Read;
     let (mut screen, second) = terminal::terminal();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
-    command.args(["pmc", "list"]).env_remove("PAGER").env_remove("PUGMARK_PAGER").env_remove("LESS");
+    command.args(arguments).env_remove("PAGER").env_remove("PUGMARK_PAGER").env_remove("LESS");
     command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(second);
     let mut child = command.spawn().unwrap();
     // The command holds the only other descriptor of the terminal.
@@ -104,6 +104,7 @@ fn shown(variables: &[(&str, &str)]) -> String {
 #[cfg(target_os = "linux")]
 #[test]
 fn long_text_goes_through_the_pager_only_on_a_terminal() {
+    let shown = |variables: &[(&str, &str)]| shown(&["pmc", "list"], variables);
     let plain = String::from_utf8(pugmark(&["pmc", "list"]).stdout).unwrap();
     assert!(plain.lines().count() > 20);
     let paged: String = plain.lines().map(|line| format!("paged: {line}\n")).collect();
@@ -127,4 +128,29 @@ fn long_text_goes_through_the_pager_only_on_a_terminal() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_pugmark")).args(["pmc", "list"]).env("PAGER", pager).output();
     assert_eq!(String::from_utf8(output.unwrap().stdout).unwrap(), plain);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn numbers_are_in_groups_of_three_digits_on_a_terminal_alone() {
+    let folder = std::env::temp_dir().join(format!("pugmark-test-digits-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let [trace, code] = ["trace", "code"].map(|name| folder.join(name));
+    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, and a thousand times six branches that are taken.
+    let begin = [&[0x02, 0x82].repeat(8)[..], b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23"].concat();
+    fs::write(&trace, [begin, vec![0xfe; 1000]].concat()).unwrap();
+    // 1000: xor eax, eax; jz 1005; hlt; 1005: nop; jmp 1000.
+    fs::write(&code, [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8]).unwrap();
+    let raw = format!("{}:0x1000", code.display());
+    let arguments = ["report", "--by", "object", "--raw", &raw, trace.to_str().unwrap()];
+    let plain = String::from_utf8(pugmark(&arguments).stdout).unwrap();
+    let read = shown(&arguments, &[("PUGMARK_PAGER", "")]);
+    assert!(plain.ends_with("in all: 23998 instructions, 11998 branches, 0 errors\n"), "{plain}");
+    assert!(read.ends_with("in all: 23,998 instructions, 11,998 branches, 0 errors\n"), "{read}");
+    assert!(read.contains("  23,998  ") && plain.contains("  23998  "), "{plain}{read}");
+    assert_eq!(
+        read.lines().next().map(str::split_whitespace).unwrap().collect::<Vec<_>>(),
+        plain.lines().next().map(str::split_whitespace).unwrap().collect::<Vec<_>>()
+    );
+    fs::remove_dir_all(folder).unwrap();
 }

@@ -133,9 +133,9 @@
 //!
 //! [`Moment::tsc`] is a guess within the bounds, and never goes back while the TSC does not. Between two packets with a
 //! known time, it divides the time in proportion to the cycles of the CYC packets, which is right if the core clock's
-//! frequency was constant between them. Without cycles it divides the time in proportion to the bytes between them, as if
-//! each byte of the trace had taken equally long: most of them are branches, and those are executed all the time. Where
-//! MTC packets are missing the clock may have stood still, and the guess is the middle of the first period. All
+//! frequency was constant between them. Without cycles it divides the time in proportion to the bytes between them, as
+//! if each byte of the trace had taken equally long: most of them are branches, and those are executed all the time.
+//! Where MTC packets are missing the clock may have stood still, and the guess is the middle of the first period. All
 //! instructions of one span have the same guess.
 //!
 //! [`Moment::interpolated`] returns a separate guess for each instruction, linear in the number of instructions. No

@@ -4,6 +4,7 @@ use super::{
     coverage::Executed, disassembly, loaded::LoadedSession, options::ViewInput, progress::Progress,
     report::UnnamedFunctions, verdict::Verdict, wanted_function::WantedFunction,
 };
+use crate::digits::Digits;
 use crate::file::read_regular;
 use crate::output;
 use crate::symbols::{SourceLine, TracedSymbols};
@@ -223,7 +224,8 @@ fn title(
     out: &mut dyn Write,
 ) -> io::Result<u64> {
     let sum = insns.values().map(|insn| insn.count).sum();
-    writeln!(out, "{} ({}): {sum} instructions", options.function, printable(object))?;
+    let count = Digits::on_stdout().of(sum);
+    writeln!(out, "{} ({}): {count} instructions", options.function, printable(object))?;
     Ok(sum)
 }
 
@@ -234,14 +236,17 @@ fn instructions(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let sum = title(options, object, insns, out)?;
-    writeln!(out, "percent        count    offset")?;
+    let digits = Digits::on_stdout();
+    let width = digits.width(12);
+    writeln!(out, "percent {:>width$}    offset", "count")?;
     let mut before = None;
     for (offset, AnnotatedInsn { text, line, count }) in insns {
         // A line of source is named where it begins.
         let named = line.as_ref().filter(|_| *line != before);
         let place = named.map(|line| format!("  ; {}", printable(&line.short()))).unwrap_or_default();
         let percent = percent(*count, sum);
-        writeln!(out, "{percent:>7.2} {count:>12}  {:>8}  {text}{place}", format!("+{offset:#x}"))?;
+        let count = digits.of(*count);
+        writeln!(out, "{percent:>7.2} {count:>width$}  {:>8}  {text}{place}", format!("+{offset:#x}"))?;
         before.clone_from(line);
     }
     Ok(())
@@ -267,6 +272,8 @@ fn lines(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let sum = title(options, object, insns, out)?;
+    let digits = Digits::on_stdout();
+    let width = digits.width(12);
     let mut file_before = None;
     let mut text = vec![];
     for ((file, line), (all, most)) in &counts_of_lines(insns) {
@@ -274,14 +281,20 @@ fn lines(
             // Without the file the lines have only their numbers.
             let bytes = read_regular(Path::new(&**file)).unwrap_or_default();
             text = String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect();
-            writeln!(out, "percent instructions     executed   line  {}", printable(file))?;
+            let [all, most] = ["instructions", "executed"];
+            writeln!(out, "percent {all:>width$} {most:>width$}   line  {}", printable(file))?;
             file_before = Some(file.clone());
         }
         let source =
             (*line as usize).checked_sub(1).and_then(|line| text.get(line)).map_or("", String::as_str);
         let percent = percent(*all, sum);
         let source = without_tabs(source);
-        writeln!(out, "{percent:>7.2} {all:>12} {most:>12} {line:>6}  {}", printable(&source).trim_end())?;
+        let [all, most] = [*all, *most].map(|count| digits.of(count));
+        writeln!(
+            out,
+            "{percent:>7.2} {all:>width$} {most:>width$} {line:>6}  {}",
+            printable(&source).trim_end()
+        )?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use super::{
     verdict::Verdict,
     visitors::{CallEvent, Time, TraceClock},
 };
+use crate::digits::Digits;
 use crate::output;
 use crate::session::SliceSink;
 use crate::symbols::TracedSymbols;
@@ -41,7 +42,7 @@ use std::{
 Examples:
   pugmark diff good.rec bad.rec                       the first branch that went another way, and functions
   pugmark diff --object a.out good.rec bad.rec        the same, leaving libraries out
-  pugmark diff --limit 5 a/perf.data b/perf.data      the five functions that differ most
+  pugmark diff --top 5 a/perf.data b/perf.data        the five functions that differ most
 
 The exit status is 0 if all traces are the same, otherwise 1.")]
 pub struct DiffOptions {
@@ -52,8 +53,8 @@ pub struct DiffOptions {
     #[arg(long, value_name = "FILE")]
     object: Option<String>,
     /// List at most N functions
-    #[arg(long, value_name = "N", default_value = "20")]
-    limit: usize,
+    #[arg(long, alias = "limit", value_name = "N", default_value = "20")]
+    top: usize,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -174,9 +175,12 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     found.functions.sort_by_key(|row| Reverse(row.instructions[0].abs_diff(row.instructions[1])));
     output::page(|out| match options.json {
         true => writeln!(out, "{}", serde_json::to_string(&found)?),
-        false => {
-            found.text(&inputs.each_ref().map(|input| input.trace.display().to_string()), options.limit, out)
-        }
+        false => found.text(
+            &inputs.each_ref().map(|input| input.trace.display().to_string()),
+            options.top,
+            Digits::on_stdout(),
+            out,
+        ),
     })?;
     let status = verdict.status();
     Ok(if found.same { status } else { ExitCode::FAILURE })
@@ -391,14 +395,14 @@ impl LoadedRun {
 }
 
 impl RunsDiffer {
-    fn text(&self, names: &[String; 2], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn text(&self, names: &[String; 2], limit: usize, digits: Digits, out: &mut dyn Write) -> io::Result<()> {
         for Parting { title, common, after, next, callers } in &self.traces {
             let Some(after) = after.as_ref().filter(|_| *next != [None, None]) else {
                 let what = if *next == [None, None] { "the same" } else { "different from the first one on" };
-                writeln!(out, "{title}: {common} instructions, {what}")?;
+                writeln!(out, "{title}: {} instructions, {what}", digits.of(*common))?;
                 continue;
             };
-            writeln!(out, "{title}: {common} instructions are the same, up to {after}")?;
+            writeln!(out, "{title}: {} instructions are the same, up to {after}", digits.of(*common))?;
             callers.iter().try_for_each(|caller| writeln!(out, "    called at {caller}"))?;
             for (name, next) in names.iter().zip(next) {
                 match next {
@@ -407,17 +411,20 @@ impl RunsDiffer {
                 }
             }
         }
+        let width = digits.width(14);
         if !self.functions.is_empty() {
-            writeln!(out, "\n{:>14}  {:>14}  {:>14}  function", names[0], names[1], "more")?;
+            writeln!(out, "\n{:>width$}  {:>width$}  {:>width$}  function", names[0], names[1], "more")?;
         }
         for FunctionDiffers { object, function, instructions: [one, other] } in
             self.functions.iter().take(limit)
         {
-            let more = i128::from(*other) - i128::from(*one);
-            writeln!(out, "{one:>14}  {other:>14}  {more:>+14}  {function} ({object})")?;
+            let sign = if other >= one { '+' } else { '-' };
+            let more = format!("{sign}{}", digits.of(one.abs_diff(*other)));
+            let [one, other] = [*one, *other].map(|count| digits.of(count));
+            writeln!(out, "{one:>width$}  {other:>width$}  {more:>width$}  {function} ({object})")?;
         }
-        let [one, other] = self.instructions;
+        let [one, other] = self.instructions.map(|count| digits.of(count));
         let more = self.functions.len().saturating_sub(limit);
-        writeln!(out, "{one:>14}  {other:>14}  instructions in all; {more} functions more differ")
+        writeln!(out, "{one:>width$}  {other:>width$}  instructions in all; {more} functions more differ")
     }
 }

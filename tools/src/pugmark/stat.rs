@@ -5,6 +5,7 @@ use super::{
     report::{KEYS, Key, Keys, TraceRows, UnnamedFunctions, WantedRows},
     wanted_function::WantedFunction,
 };
+use crate::digits::Digits;
 use crate::{
     output::tell,
     symbols::{MappedPart, SymbolFiles, TracedSymbols},
@@ -126,17 +127,19 @@ pub fn run(command: &StatCommand) -> Result<u8> {
     let counted = count(&options)?;
     let (rows, all) = rows(&command.by, &counted);
     let rows = sorted(rows, command.top);
-    let notes = notes(&counted);
     match &command.output {
         Some(path) => {
             let write = || {
                 let mut out = BufWriter::new(File::create(path)?);
-                command.write(&mut out, (&rows, all), &counted, &notes)?;
+                command.write(&mut out, Digits::PLAIN, (&rows, all), &counted)?;
                 out.flush()
             };
             write().with_context(|| format!("{}", path.display()))?;
         }
-        None => command.write(&mut io::stderr().lock(), (&rows, all), &counted, &notes)?,
+        None => {
+            let digits = Digits::on_stderr();
+            command.write(&mut io::stderr().lock(), digits, (&rows, all), &counted)?;
+        }
     }
     let too_much = too_much(&command.at_most, &counted, all)?;
     too_much.iter().for_each(|message| tell(format_args!("pugmark: {message}")));
@@ -258,28 +261,33 @@ impl StatCommand {
     fn write(
         &self,
         out: &mut dyn Write,
+        digits: Digits,
         (rows, all): (&[(Keys, StatCounts)], StatCounts),
         counted: &Counted,
-        notes: &[String],
     ) -> io::Result<()> {
+        let notes = notes(counted);
         if self.json {
-            return writeln!(out, "{}", json(rows, all, counted, notes));
+            return writeln!(out, "{}", json(rows, all, counted, &notes));
         }
+        let widths = [14, 12, 10, 10].map(|width| digits.width(width));
         if !self.by.is_empty() {
-            writeln!(
-                out,
-                "{:>7}  {:>14}  {:>12}  {:>10}  {:>10}",
-                "percent", "instructions", "branches", "calls", "entered"
-            )?;
+            write!(out, "{:>7}", "percent")?;
+            for (heading, width) in ["instructions", "branches", "calls", "entered"].iter().zip(widths) {
+                write!(out, "  {heading:>width$}")?;
+            }
+            writeln!(out)?;
         }
         for (keys, counts) in rows {
             let StatCounts { instructions, branches, calls, entered } = counts;
             let percent = *instructions as f64 * 100.0 / all.instructions.max(1) as f64;
-            write!(out, "{percent:>7.2}  {instructions:>14}  {branches:>12}  {calls:>10}  {entered:>10}")?;
+            write!(out, "{percent:>7.2}")?;
+            for (count, width) in [instructions, branches, calls, entered].into_iter().zip(widths) {
+                write!(out, "  {:>width$}", digits.of(*count))?;
+            }
             keys.iter().flatten().try_for_each(|name| write!(out, "  {name}"))?;
             writeln!(out)?;
         }
-        let totals = all.totals().map(|(name, count)| format!("{count} {name}"));
+        let totals = all.totals().map(|(name, count)| format!("{} {name}", digits.of(count)));
         writeln!(out, "in all: {}, {} threads", totals.join(", "), counted.threads.len())?;
         notes.iter().try_for_each(|note| writeln!(out, "{note}"))
     }

@@ -1,5 +1,6 @@
 //! The calls of one function: how many, how long, from where.
 
+use crate::digits::Digits;
 use crate::pugmark::{
     named_session::NamedSession,
     options::ViewInput,
@@ -270,37 +271,50 @@ impl MeasuredCalls {
     }
 
     /// Prints the parts as text.
-    pub(super) fn print(&self, parts: MeasuredParts, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
-        let unit = self.unit.name();
+    pub(super) fn print(
+        &self,
+        parts: MeasuredParts,
+        digits: Digits,
+        out: &mut (impl Write + ?Sized),
+    ) -> io::Result<()> {
+        let (unit, width) = (self.unit.name(), digits.width(14));
+        let number = |number: u64| digits.of(number);
         // A trace without times has one column of them less.
         let time = |text: &str| match self.unit {
             Unit::Instructions => String::new(),
-            Unit::Nanoseconds | Unit::Ticks => format!("{text:>14} "),
+            Unit::Nanoseconds | Unit::Ticks => format!("{text:>width$} "),
         };
         if parts.stats {
-            writeln!(out, "{}: {} calls", self.of, self.calls.len())?;
-            writeln!(
-                out,
-                "{:<12} {:>14} {:>14} {:>14} {:>14} {:>16}",
-                "", "min", "median", "99 %", "max", "total"
-            )?;
-            for (unit, [min, median, most, max, total]) in self.spreads() {
-                writeln!(out, "{unit:<12} {min:>14} {median:>14} {most:>14} {max:>14} {total:>16}")?;
+            writeln!(out, "{}: {} calls", self.of, number(self.calls.len() as u64))?;
+            let widths = [14, 14, 14, 14, 16].map(|width| digits.width(width));
+            write!(out, "{:<12}", "")?;
+            for (heading, width) in ["min", "median", "99 %", "max", "total"].iter().zip(widths) {
+                write!(out, " {heading:>width$}")?;
+            }
+            writeln!(out)?;
+            for (unit, spread) in self.spreads() {
+                write!(out, "{unit:<12}")?;
+                for (value, width) in spread.into_iter().zip(widths) {
+                    write!(out, " {:>width$}", number(value))?;
+                }
+                writeln!(out)?;
             }
         }
         if parts.longest > 0 {
-            writeln!(out, "{}{:>14}  place in the timeline, caller, thread", time(unit), "instructions")?;
+            writeln!(out, "{}{:>width$}  place in the timeline, caller, thread", time(unit), "instructions")?;
             for call in self.longest(parts.longest) {
                 let (link, place) = (self.link(&call), &self.places[call.place]);
                 let thread = &self.threads[call.thread];
-                let took = time(&call.took.at.to_string());
-                writeln!(out, "{took}{:>14}  {link}  {place}  {thread}", call.took.insns)?;
+                let took = time(&number(call.took.at).to_string());
+                writeln!(out, "{took}{:>width$}  {link}  {place}  {thread}", number(call.took.insns))?;
             }
         }
         if parts.callers {
-            writeln!(out, "{:>14} {}{:>14}  caller", "calls", time(unit), "instructions")?;
+            writeln!(out, "{:>width$} {}{:>width$}  caller", "calls", time(unit), "instructions")?;
             for (count, took, place) in self.callers() {
-                writeln!(out, "{count:>14} {}{:>14}  {place}", time(&took.at.to_string()), took.insns)?;
+                let took = [took.at, took.insns].map(number);
+                let count = number(count);
+                writeln!(out, "{count:>width$} {}{:>width$}  {place}", time(&took[0].to_string()), took[1])?;
             }
         }
         Ok(())
@@ -413,7 +427,9 @@ mod tests {
     fn the_longest_calls_come_first_and_callers_by_the_number_of_calls() {
         let calls = measured(&[5, 20, 6]);
         let mut text = vec![];
-        calls.print(MeasuredParts { stats: true, longest: 2, callers: true }, &mut text).unwrap();
+        calls
+            .print(MeasuredParts { stats: true, longest: 2, callers: true }, Digits::PLAIN, &mut text)
+            .unwrap();
         let text = String::from_utf8(text).unwrap();
         let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(words[0], ["f:", "3", "calls"]);

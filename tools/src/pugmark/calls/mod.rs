@@ -11,6 +11,7 @@ use super::{
     visitors::{CallEvent, Time},
     wanted_function::WantedFunction,
 };
+use crate::digits::Digits;
 use crate::output;
 use crate::symbols::TracedSymbols;
 use anyhow::Result;
@@ -105,7 +106,7 @@ impl CallsOptions {
         }
         output::page(|out| match self.json {
             true => writeln!(out, "{}", calls.json(parts)),
-            false => calls.print(parts, out),
+            false => calls.print(parts, Digits::on_stdout(), out),
         })?;
         Ok(verdict.status())
     }

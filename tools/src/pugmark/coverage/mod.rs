@@ -47,7 +47,7 @@ Examples:
   pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
   pugmark coverage --added a.rec b.rec c.rec                  which of them has executed what the ones before have not
   pugmark coverage --minimise small recordings/*              copies few that have executed all that all of them have
-  pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
+  pugmark coverage --object libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
   pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
   pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it
   pugmark coverage -f autofdo -o a.prof a.rec                 for clang -fprofile-sample-use; bolt for llvm-bolt -pa")]
@@ -55,9 +55,9 @@ pub struct CoverageOptions {
     /// functions, blocks, lines, edges, drcov, lcov, afl, autofdo or bolt
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
-    /// Of this ELF file, not the recorded program; its address is found from its bytes, or is BASE
-    #[arg(long, value_name = "FILE[:BASE]")]
-    of: Option<String>,
+    /// Of this ELF file, not the recorded program; its address is that of its bytes, or BASE
+    #[arg(long, alias = "of", value_name = "FILE[:BASE]")]
+    object: Option<String>,
     /// Compare with this trace: + is what only it has executed, - what only the last argument has
     #[arg(long, value_name = "TRACE")]
     diff: Option<PathBuf>,
@@ -301,7 +301,7 @@ impl CoverageOptions {
         );
         ensure!(
             self.input.symbols.is_empty() || self.format == CoverageFormat::Edges && !self.json,
-            "--symbols names the functions of -f edges; name the file of other formats with --of"
+            "--symbols names the functions of -f edges; name the file of other formats with --object"
         );
         ensure!(
             !(self.added || self.minimise.is_some())
@@ -313,13 +313,13 @@ impl CoverageOptions {
 
     /// Returns the file whose blocks are counted, if any: the recorded program, unless another file is named.
     fn file(&self, traces: &[Traced]) -> Result<Option<String>> {
-        if self.of.is_some() {
-            return Ok(self.of.clone());
+        if self.object.is_some() {
+            return Ok(self.object.clone());
         }
         let recorded = traces.iter().find_map(|traced| traced.part.as_ref()?.exe.clone());
         ensure!(
             recorded.is_some() || self.format == CoverageFormat::Edges,
-            "blocks are those of a program: name its file with --of, or use --format edges"
+            "blocks are those of a program: name its file with --object, or use --format edges"
         );
         Ok(recorded.filter(|_| self.format != CoverageFormat::Edges))
     }
@@ -409,7 +409,7 @@ impl CountedFile {
     fn load(argument: &str, codes: &[CoveredLane]) -> Result<Self> {
         use object::{Object, ObjectSegment};
         let (path, base) = super::options::split_base(argument);
-        let what = || format!("--of {argument}");
+        let what = || format!("--object {argument}");
         let bytes = read_regular(path.as_ref()).with_context(what)?;
         let file = object::File::parse(&*bytes).with_context(what)?;
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
@@ -417,8 +417,8 @@ impl CountedFile {
             Some(base) => base.wrapping_sub(lowest),
             None => codes.iter().find_map(|lane| symbols::moved(&file, &lane.code.sections())).with_context(|| {
                 format!(
-                    "--of {argument}: no page of its code is in the code that was traced: either the file has changed \
-                     since it was recorded, or say where it was loaded: --of {path}:0x400000"
+                    "--object {argument}: no page of its code is in the code that was traced: either the file has \
+                     changed since it was recorded, or say where it was loaded: --object {path}:0x400000"
                 )
             })?,
         };

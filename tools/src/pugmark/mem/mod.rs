@@ -33,13 +33,13 @@ Examples:
   perf mem record -o perf.data ./program      on Intel's and AMD's processors
   pugmark mem perf.data
   perf record -a -d -W -e ibs_op// -o perf.data ./program
-  pugmark mem --limit 3 perf.data             the first three rows of each table")]
+  pugmark mem --top 3 perf.data               the first three rows of each table")]
 pub struct MemOptions {
     /// A file of `perf record`, or its folder, or raw samples of IBS as `pugmark ibs` reads them
     file: PathBuf,
     /// The largest number of rows to print of each table; 0 prints all rows
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    limit: usize,
+    #[arg(long, alias = "limit", value_name = "N", default_value_t = 10)]
+    top: usize,
     /// Look below this folder for the programs and libraries that the file names
     #[arg(long, value_name = "FOLDER")]
     symfs: Option<PathBuf>,
@@ -71,7 +71,7 @@ pub fn run(options: &MemOptions) -> Result<ExitCode> {
         tell(format_args!("pugmark: warning: the kernel lost {} records", samples.lost));
     }
     let names = MemoryNames::of(file, &samples, options.symfs.as_deref())?;
-    let limit = if options.limit == 0 { usize::MAX } else { options.limit };
+    let limit = if options.top == 0 { usize::MAX } else { options.top };
     let report = Reporter { tables: &tables, names: &names, limit }.report();
     names.tell_missing();
     if options.json {

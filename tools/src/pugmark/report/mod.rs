@@ -14,6 +14,7 @@ use super::{
     verdict::Verdict,
     visitors::{Time, TraceClock, Unit, WalkEnd, WalkedLane, walk_lanes},
 };
+use crate::digits::Digits;
 use crate::output;
 use crate::symbols::TracedSymbols;
 use crate::text::printable;
@@ -135,7 +136,7 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     } else if options.csv {
         output::print(|out| report.csv(out))?;
     } else {
-        output::page(|out| report.text(out))?;
+        output::page(|out| report.text(Digits::on_stdout(), out))?;
     }
     Ok(status)
 }

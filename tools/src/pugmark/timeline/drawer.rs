@@ -12,7 +12,8 @@ pub(super) trait DrawnCallSink {
     /// Receives a call that has returned.
     fn call(&mut self, call: DrawnCall);
 
-    /// Receives a period in which nothing was traced, below `depth` functions; `call` is the system call, if it is known.
+    /// Receives a period in which nothing was traced, below `depth` functions, because of this system call if it is
+    /// known.
     fn untraced(&mut self, from: u64, to: u64, depth: usize, call: Option<&'static str>);
 }
 

@@ -30,7 +30,7 @@ const PARTS: [(&str, &str); 7] = [
 /// The most marks, and the most losses, of a page.
 const MOST_MARKS: usize = 1 << 16;
 
-/// What a bar stands for.
+/// The meaning of a bar.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum CallSite {
     /// A call of a function.

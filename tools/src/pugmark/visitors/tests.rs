@@ -1,5 +1,5 @@
 use super::{steps::StepWay, *};
-use pugmark_decoder_core::mode::ExecMode;
+use pugmark_decoder_core::{config::Config, mode::ExecMode};
 
 /// Returns a step of an instruction of five bytes.
 const fn step(way: StepWay, from: u64, to: u64) -> WalkStep {
@@ -224,6 +224,11 @@ fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
     assert_eq!(units(&[&PSB, pad, bad, &PSB]), [Unit::Instructions; 2]);
     // No PSB is in front of it.
     assert_eq!(units(&[tsc, &PSB]), [Unit::Instructions; 2]);
+    // MTC, CYC.
+    for (more, is_coarse) in [(&[][..], true), (pad, true), (b"\x59\x01", false), (&[0x0b], false)] {
+        let trace = [&PSB, tsc, more].concat();
+        assert_eq!(TraceClock::of(&trace, None, plain).is_coarse, is_coarse, "{more:x?}");
+    }
 }
 
 #[test]

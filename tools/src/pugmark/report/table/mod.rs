@@ -1,6 +1,7 @@
 //! The rows of a report, as text, as JSON and as comma-separated values.
 
 use super::naming::{FUNCTION, KEYS};
+use crate::digits::Digits;
 use crate::pugmark::visitors::Unit;
 use serde::Serialize;
 use std::{
@@ -123,15 +124,15 @@ impl Row {
 }
 
 impl FunctionReport {
-    pub(super) fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(super) fn text(&self, digits: Digits, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.columns.numbers();
-        let headings: Vec<String> =
-            columns.iter().map(|column| format!("{:>1$}", column.heading, column.width)).collect();
+        let heading = |column: &NumberColumn| format!("{:>1$}", column.heading, digits.width(column.width));
+        let headings: Vec<String> = columns.iter().map(heading).collect();
         writeln!(out, "{}", headings.join("  "))?;
         for row in &self.rows {
             let number = |column: &NumberColumn| match (column.value)(row) {
-                CellValue::Percent(percent) => format!("{percent:>0$.2}", column.width),
-                CellValue::Count(count) => format!("{count:>0$}", column.width),
+                CellValue::Percent(percent) => format!("{percent:>0$.2}", digits.width(column.width)),
+                CellValue::Count(count) => format!("{:>1$}", digits.of(count), digits.width(column.width)),
             };
             let numbers: Vec<String> = columns.iter().map(number).collect();
             write!(out, "{}", numbers.join("  "))?;
@@ -143,11 +144,12 @@ impl FunctionReport {
         let Self { instructions, branches, errors, .. } = self;
         if let Some(selected) = self.selected_instructions {
             let percent = super::percent_of(selected, *instructions);
-            writeln!(out, "selected: {selected} instructions ({percent:.2} %)")?;
+            writeln!(out, "selected: {} instructions ({percent:.2} %)", digits.of(selected))?;
         }
+        let [instructions, branches] = [*instructions, *branches].map(|count| digits.of(count));
         write!(out, "in all: {instructions} instructions, {branches} branches, {errors} errors")?;
         if let (Some(time), Some(unit)) = (self.time, self.time_unit) {
-            write!(out, ", {time} {unit}")?;
+            write!(out, ", {} {unit}", digits.of(time))?;
         }
         writeln!(out)
     }

@@ -2,7 +2,7 @@ use super::*;
 
 fn text(report: &FunctionReport) -> String {
     let mut out = vec![];
-    report.text(&mut out).unwrap();
+    report.text(Digits::PLAIN, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
