@@ -1,13 +1,13 @@
 //! `pugmark annotate`: how often each instruction of a function was executed, or each of its lines of source.
 
 use super::{
-    coverage::Executed, disassembly, loaded::LoadedSession, options::ViewInput, progress::Progress,
+    coverage::Executed, disassembly, line_counts::LineCounts, loaded::LoadedSession, options::ViewInput, progress::Progress,
     report::UnnamedFunctions, verdict::Verdict, wanted_function::WantedFunction,
 };
 use crate::digits::Digits;
 use crate::file::read_regular;
 use crate::output;
-use crate::symbols::{SourceLine, TracedSymbols};
+use crate::symbols::{SourceLine, SourcePlace, TracedSymbols};
 use crate::text::printable;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -48,15 +48,19 @@ pub struct AnnotateOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct AnnotatedInsn {
     text: String,
-    line: Option<SourceLine>,
+    /// The functions of the source, the innermost first.
+    source: Rc<[SourcePlace]>,
     count: u64,
+}
+
+impl AnnotatedInsn {
+    fn line(&self) -> Option<&SourceLine> {
+        self.source.first()?.line.as_ref()
+    }
 }
 
 /// A function in an object file: its instructions, by how far they are in it.
 type AnnotatedFunction = BTreeMap<u64, AnnotatedInsn>;
-
-/// A line of source: the instructions that were executed, and how often the one of them that was executed most.
-type LineCounts = (u64, u64);
 
 /// All functions of the name.
 #[derive(Debug, Default)]
@@ -91,7 +95,7 @@ pub fn run(options: &AnnotateOptions) -> Result<ExitCode> {
     if found.functions.is_empty() {
         return options.function.was_not("annotate", "was executed", &found.names);
     }
-    let has_lines = |insns: &AnnotatedFunction| insns.values().any(|insn| insn.line.is_some());
+    let has_lines = |insns: &AnnotatedFunction| insns.values().any(|insn| insn.line().is_some());
     ensure!(
         !options.source || found.functions.values().any(has_lines),
         "--source: no line of {} is known: its file has no debug information",
@@ -147,14 +151,14 @@ impl Annotated {
     }
 
     fn json(&self, options: &AnnotateOptions) -> Value {
-        let line = |line: &Option<SourceLine>| line.as_ref().map(ToString::to_string);
+        let line = |insn: &AnnotatedInsn| insn.line().map(ToString::to_string);
         let functions = self.functions.iter().map(|((object, _), insns)| {
             let insn = |(offset, insn): (&u64, &AnnotatedInsn)| {
-                json!({ "offset": offset, "count": insn.count, "text": insn.text, "line": line(&insn.line) })
+                json!({ "offset": offset, "count": insn.count, "text": insn.text, "line": line(insn) })
             };
             let counts = counts_of_lines(insns);
-            let row = |((file, line), (all, most)): (&(Rc<str>, u32), &LineCounts)| {
-                json!({ "line": format!("{file}:{line}"), "instructions": all, "count": most })
+            let row = |(line, all, most): (SourceLine, u64, u64)| {
+                json!({ "line": line.to_string(), "instructions": all, "count": most })
             };
             let sum: u64 = insns.values().map(|insn| insn.count).sum();
             let instructions: Vec<_> = insns.iter().map(insn).collect();
@@ -180,7 +184,7 @@ fn annotated(ip: u64, symbols: &TracedSymbols, image: Image<'_>) -> (AnnotatedIn
     if target != 0 {
         text += &format!(" <{}>", symbols.place(target));
     }
-    (AnnotatedInsn { text, line: symbols.line(ip), count: 0 }, insn.len().max(1) as u64)
+    (AnnotatedInsn { text, source: symbols.source(ip), count: 0 }, insn.len().max(1) as u64)
 }
 
 /// Returns all instructions of the function that begins at `begin`, also those that were not executed.
@@ -199,14 +203,11 @@ fn disassembled(
     insns
 }
 
-/// Adds up the instructions of each line. A line was executed as often as the one of its instructions that was executed
-/// most.
-fn counts_of_lines(insns: &AnnotatedFunction) -> BTreeMap<(Rc<str>, u32), LineCounts> {
-    let mut counts = BTreeMap::<_, LineCounts>::new();
-    for insn in insns.values() {
-        let Some(SourceLine { file, line }) = &insn.line else { continue };
-        let (all, most) = counts.entry((file.clone(), *line)).or_default();
-        (*all, *most) = (*all + insn.count, insn.count.max(*most));
+/// Adds up the instructions of each line.
+fn counts_of_lines(insns: &AnnotatedFunction) -> LineCounts {
+    let (mut counts, function) = (LineCounts::default(), Rc::from(""));
+    for AnnotatedInsn { source, count, .. } in insns.values() {
+        counts.add(&function, source, *count, *count);
     }
     counts
 }
@@ -240,14 +241,15 @@ fn instructions(
     let width = digits.width(12);
     writeln!(out, "percent {:>width$}    offset", "count")?;
     let mut before = None;
-    for (offset, AnnotatedInsn { text, line, count }) in insns {
+    for (offset, insn) in insns {
+        let (AnnotatedInsn { text, count, .. }, line) = (insn, insn.line());
         // A line of source is named where it begins.
-        let named = line.as_ref().filter(|_| *line != before);
+        let named = line.filter(|_| line != before);
         let place = named.map(|line| format!("  ; {}", printable(&line.short()))).unwrap_or_default();
         let percent = percent(*count, sum);
         let count = digits.of(*count);
         writeln!(out, "{percent:>7.2} {count:>width$}  {:>8}  {text}{place}", format!("+{offset:#x}"))?;
-        before.clone_from(line);
+        before = line;
     }
     Ok(())
 }
@@ -276,20 +278,20 @@ fn lines(
     let width = digits.width(12);
     let mut file_before = None;
     let mut text = vec![];
-    for ((file, line), (all, most)) in &counts_of_lines(insns) {
-        if file_before.as_ref() != Some(file) {
+    for (SourceLine { file, line }, all, most) in counts_of_lines(insns).iter() {
+        if file_before.as_ref() != Some(&file) {
             // Without the file the lines have only their numbers.
-            let bytes = read_regular(Path::new(&**file)).unwrap_or_default();
+            let bytes = read_regular(Path::new(&*file)).unwrap_or_default();
             text = String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect();
             let [all, most] = ["instructions", "executed"];
-            writeln!(out, "percent {all:>width$} {most:>width$}   line  {}", printable(file))?;
+            writeln!(out, "percent {all:>width$} {most:>width$}   line  {}", printable(&file))?;
             file_before = Some(file.clone());
         }
         let source =
-            (*line as usize).checked_sub(1).and_then(|line| text.get(line)).map_or("", String::as_str);
-        let percent = percent(*all, sum);
+            (line as usize).checked_sub(1).and_then(|line| text.get(line)).map_or("", String::as_str);
+        let percent = percent(all, sum);
         let source = without_tabs(source);
-        let [all, most] = [*all, *most].map(|count| digits.of(count));
+        let [all, most] = [all, most].map(|count| digits.of(count));
         writeln!(
             out,
             "{percent:>7.2} {all:>width$} {most:>width$} {line:>6}  {}",

@@ -34,6 +34,7 @@ pub mod input;
 mod known_blocks;
 pub mod last;
 pub mod layers;
+mod line_counts;
 mod loaded;
 #[cfg(test)]
 mod made_traces;

@@ -197,3 +197,54 @@ fn a_function_that_script_does_not_find_is_an_error() {
     // Of a function that was executed, nothing may be within the addresses.
     assert_eq!(recorded.pugmark(&["script", "--function", "work", "--addresses", "1-2", "rec"]), "");
 }
+
+/// A function that is put into two others, twice into one of them, and is one of its own, too.
+const INLINED: &str = "static volatile int sink;
+static inline __attribute__((always_inline)) void step(int x) {
+    sink += x;
+    if (x & 1)
+        sink ^= 7;
+}
+__attribute__((noinline)) void few(int n) { for (int i = 0; i < n; i++) step(i); }
+__attribute__((noinline)) void twice(int n) {
+    for (int i = 0; i < n; i++) step(i);
+    for (int i = 0; i < n; i++) step(i + 1);
+}
+int main(void) { few(10); twice(30); step(5); return 0; }
+";
+
+#[test]
+fn lines_that_were_put_into_several_places_have_the_count_of_gcov() {
+    let recorded = Recorded::new(INLINED, &["-O2", "-fno-unroll-loops", "-fno-tree-vectorize"], &[]);
+    let counts = |text: &str| -> BTreeMap<usize, u64> {
+        let line = |line: &str| {
+            let (number, count) = line.strip_prefix("DA:")?.split_once(',')?;
+            Some((number.parse().ok()?, count.parse().ok()?))
+        };
+        text.lines().filter_map(line).filter(|(line, _)| [3, 5].contains(line)).collect()
+    };
+    let lcov = counts(&recorded.pugmark(&["coverage", "-f", "lcov", "rec"]));
+    assert_eq!(lcov, BTreeMap::from([(3, 10 + 30 + 30 + 1), (5, 5 + 15 + 15 + 1)]));
+    // In a function, its own copies.
+    let text = recorded.pugmark(&["annotate", "--source", "--json", "twice", "rec"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let of_line = |number: &str| {
+        let lines = json["functions"][0]["lines"].as_array().unwrap();
+        lines.iter().find(|line| line["line"].as_str().unwrap().ends_with(number)).unwrap()["count"].as_u64()
+    };
+    assert_eq!([of_line(".c:3"), of_line(".c:5")], [Some(60), Some(30)], "{text}");
+    recorded.run("cc", &["--coverage", "-O0", "-o", "counted", "program.c"]);
+    recorded.run("./counted", &[]);
+    let Some(output) = recorded.output("gcov", &["-t", "counted-program.c"]) else {
+        return println!("skipped: gcov is not installed");
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |line: &str| {
+        let mut parts = line.split(':').map(str::trim);
+        let count = parts.next()?.trim_end_matches('*').parse().ok()?;
+        Some((parts.next()?.parse().ok()?, count))
+    };
+    let gcov: BTreeMap<usize, u64> =
+        text.lines().filter_map(line).filter(|(line, _)| [3, 5].contains(line)).collect();
+    assert_eq!(lcov, gcov, "{text}");
+}

@@ -3,10 +3,12 @@
 //! Source: lcov 1.16, geninfo(1), "FILES".
 
 use super::{executed::Executed, formats::Report};
-use crate::symbols::SourceLine;
+use crate::pugmark::line_counts::LineCounts;
+use crate::symbols::{SourceLine, SourcePlace};
 use std::{
     collections::BTreeMap,
     io::{self, Write},
+    iter,
     rc::Rc,
 };
 
@@ -19,25 +21,34 @@ struct FileLines {
 }
 
 impl Report<'_> {
-    /// Returns the lines of the blocks' file in a run. A line was executed as often as the one of its instructions that
-    /// was executed most.
+    /// Returns the lines of the blocks' file in a run.
     fn source_files(&self, executed: &Executed) -> BTreeMap<Rc<str>, FileLines> {
         let mut files: BTreeMap<Rc<str>, FileLines> = BTreeMap::new();
         let Some((source, moved)) = self.source else { return files };
+        let mut counts = LineCounts::default();
         for piece in self.blocks.iter().flat_map(|blocks| &blocks.pieces) {
             let [from, to] = [piece.addresses.start, piece.addresses.end].map(|at| at.wrapping_sub(moved));
-            let rows = source.lines(from..to);
-            for (row, SourceLine { file, line }) in &rows {
+            let (rows, function) = (source.lines(from..to), Rc::from(&*piece.name));
+            for (row, line) in &rows {
                 let place = row.start.wrapping_add(moved)..row.end.wrapping_add(moved);
-                let most = executed.insns.range(place).map(|(_, count)| *count).max().unwrap_or(0);
-                let known = files.entry(file.clone()).or_default().lines.entry(*line).or_default();
-                *known = most.max(*known);
+                let (mut all, mut most) = (0, 0);
+                for (_, count) in executed.insns.range(place) {
+                    (all, most) = (all + count, most.max(*count));
+                }
+                // Where it was inlined is of interest only if it was executed.
+                let inlined = if most > 0 { source.find(row.start) } else { Rc::default() };
+                let own = SourcePlace { function: None, line: Some(line.clone()) };
+                let chain: Vec<_> = iter::once(own).chain(inlined.iter().skip(1).cloned()).collect();
+                counts.add(&function, &chain, all, most);
             }
             if let Some((_, SourceLine { file, line })) = rows.first().filter(|(row, _)| row.start <= from) {
                 let count = executed.insns.get(&piece.addresses.start).copied().unwrap_or_default();
                 let functions = &mut files.entry(file.clone()).or_default().functions;
                 *functions.entry((*line, piece.name.clone())).or_default() += count;
             }
+        }
+        for (SourceLine { file, line }, _, count) in counts.iter() {
+            files.entry(file).or_default().lines.insert(line, count);
         }
         files
     }

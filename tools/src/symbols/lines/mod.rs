@@ -50,7 +50,7 @@ impl fmt::Display for SourceLine {
 
 /// A function of the source at an address, and the line there. For a function that another one was inlined into, the
 /// line is that of the call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct SourcePlace {
     /// The function's name, if it is known.
     pub(crate) function: Option<String>,
