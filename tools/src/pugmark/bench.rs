@@ -97,8 +97,8 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let traces = options.input.traces(&mut Verdict::default())?;
     // In a recording's folder the first trace is that of the program's main thread.
     let traced = traces.first().context("there is no trace")?;
-    let LayerOptions { layer, threads } = options.layers;
-    let loaded = LoadedSession::for_layer(layer, &options.input, traced, &mut progress)?;
+    let LayerOptions { layer, threads, .. } = options.layers;
+    let loaded = LoadedSession::for_layer(options.layers, &options.input, traced, &mut progress)?;
     let trace = loaded.alone().with_context(|| {
         format!(
             "{}: it has several traces, threads or programs, and one is measured: see `pugmark decode`",

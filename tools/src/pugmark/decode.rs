@@ -177,7 +177,7 @@ impl DecodeOptions {
     /// Decodes each trace.
     pub(super) fn decode(&self, traced: &Traced) -> Result<Vec<DecodedTrace>> {
         let mut progress = Progress::stderr();
-        let loaded = LoadedSession::for_layer(self.layers.layer, &self.input, traced, &mut progress)?;
+        let loaded = LoadedSession::for_layer(self.layers, &self.input, traced, &mut progress)?;
         let sections = loaded.sections();
         let mut decoded = vec![];
         let all = match loaded.traces.len() {

@@ -8,7 +8,7 @@ use super::{
     notes::CommandNotes,
     processor::Processor,
     progress::Progress,
-    recording::{Traced, UNFINISHED},
+    recording::{Traced, UNFINISHED, no_thread},
     verdict::Verdict,
 };
 use crate::number;
@@ -58,6 +58,9 @@ pub struct ViewInput {
     /// Only from A to B: times (1.5, 20us), functions, ptw:VALUE; or one function: its first call
     #[arg(long, value_name = "A,B")]
     between: Option<Between>,
+    /// Only this thread
+    #[arg(long, value_name = "NUMBER")]
+    tid: Option<i32>,
     /// Take the names of functions from this file, too; repeatable
     #[arg(long, value_name = "FILE")]
     pub(super) symbols: Vec<PathBuf>,
@@ -84,6 +87,15 @@ impl ViewInput {
     /// Those of [`Input::traces`], and of looking for that part.
     pub(super) fn traces(&self, verdict: &mut Verdict, progress: &mut Progress) -> Result<Vec<Traced>> {
         let mut traces = self.input.traces(verdict)?;
+        if let Some(tid) = self.tid {
+            let all = traces.clone();
+            let is_it = |traced: &Traced| traced.part.as_ref().and_then(|part| part.tid) == Some(tid);
+            traces.retain(|traced| traced.recording.is_some() || is_it(traced));
+            traces.iter_mut().for_each(|traced| traced.tid = Some(tid));
+            if traces.is_empty() {
+                return Err(no_thread(tid, all.iter().filter_map(|traced| traced.part.as_ref())));
+            }
+        }
         if let Some(between) = &self.between {
             between.restrict(&self.input, &self.symbols, &mut traces, progress)?;
         }
@@ -92,7 +104,7 @@ impl ViewInput {
 
     /// Returns true if only a part is wanted.
     pub(super) const fn is_part(&self) -> bool {
-        self.between.is_some()
+        self.between.is_some() || self.tid.is_some()
     }
 }
 
@@ -105,6 +117,23 @@ pub struct LayerOptions {
     /// Decode on N threads; addresses are hashed on one
     #[arg(long, value_name = "N", default_value = "1")]
     pub threads: NonZeroUsize,
+    /// Report changes of RFLAGS.IF as events
+    #[arg(long)]
+    iflags: bool,
+    /// Report an event where time advances at a branch (layers insns and blocks)
+    #[arg(long)]
+    ticks: bool,
+}
+
+impl LayerOptions {
+    /// The options of the commands that show something else than what was decoded.
+    pub(super) const BLOCKS: Self =
+        Self { layer: Layer::Blocks, threads: NonZeroUsize::MIN, iflags: false, ticks: false };
+
+    /// Adds the events that are asked for to a configuration.
+    pub(super) const fn add_events(self, config: &mut Config<'_>) {
+        (config.flags.iflags, config.flags.ticks) = (self.iflags, self.ticks);
+    }
 }
 
 /// The heading of the options that name code.

@@ -38,12 +38,6 @@ pub struct Processor {
     /// Tracing stopped where execution reached these addresses
     #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
     stop: Vec<RangeInclusive<u64>>,
-    /// Report changes of RFLAGS.IF as events
-    #[arg(long)]
-    iflags: bool,
-    /// Report an event where time advances at a branch (layers insns and blocks)
-    #[arg(long)]
-    ticks: bool,
     /// Keep the measured length of core cycles across an overflow
     #[arg(long)]
     keep_calibration: bool,
@@ -105,8 +99,7 @@ impl Processor {
             };
             *place = AddressRange { kind, first: *range.start(), last: *range.end() };
         }
-        let (iflags, ticks, keep_calibration) = (self.iflags, self.ticks, self.keep_calibration);
-        config.flags = Flags { iflags, ticks, keep_calibration, ..Flags::NONE };
+        config.flags = Flags { keep_calibration: self.keep_calibration, ..Flags::NONE };
         Ok(config)
     }
 }
@@ -173,10 +166,9 @@ mod tests {
             ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x2000).into(), 0),
             ("--stop 0x1000", |config| config.filter.contains(0x1000).into(), 0),
             (
-                "--iflags --ticks --keep-calibration",
+                "--keep-calibration",
                 |config| {
-                    let Flags { iflags, ticks, keep_calibration, .. } = config.flags;
-                    (iflags && ticks && keep_calibration).into()
+                    config.flags.keep_calibration.into()
                 },
                 1,
             ),

@@ -11,7 +11,7 @@ use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
 use crate::symbols::JitSymbols;
 use crate::text::printable;
 use crate::timeline::{CodePart, KernelBytes, ProcessTimeline, SpaceId};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use object::ReadCache;
 use pugmark_recorder::files::{IMAGE, INDEX, TRACE, TRUTH};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,14 @@ pub struct Traced {
     pub recording: Option<Rc<PerfRecording>>,
     /// The instructions of each thread that are wanted, by their numbers; empty if all are.
     pub windows: Vec<Range<u64>>,
+    /// The thread that is wanted of a file of `perf record`, if not all are.
+    pub(super) tid: Option<i32>,
+}
+
+/// Says that a thread that is wanted is not there, and which are.
+pub(super) fn no_thread<'p>(tid: i32, there: impl Iterator<Item = &'p IndexedPart>) -> anyhow::Error {
+    let known: Vec<_> = there.map(IndexedPart::title).collect();
+    anyhow!("--tid {tid}: there is no such thread among: {}", known.join("; "))
 }
 
 impl Traced {

@@ -45,7 +45,7 @@ fn counts(report: &Value) -> BTreeMap<String, [u64; 3]> {
     for row in report["rows"].as_array().unwrap() {
         let sums = counts.entry(row["function"].as_str().unwrap().to_owned()).or_default();
         for (sum, column) in sums.iter_mut().zip(["instructions", "branches", "time"]) {
-            *sum += row[column].as_u64().unwrap();
+            *sum += row[column].as_u64().unwrap_or_default();
         }
     }
     counts
@@ -136,6 +136,34 @@ fn callgrind_agrees(recorded: &Recorded) {
     let total = profile.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
     let ours = recorded.json(&["report"], "after")["instructions"].as_u64();
     assert_eq!(ours, total.trim().parse().ok());
+}
+
+#[test]
+fn the_threads_one_by_one_have_everything_once() {
+    let recorded = recorded(&[]);
+    let tids: std::collections::BTreeSet<_> =
+        recorded.pugmark(&["script", "-F", "tid", "rec"]).lines().map(|line| line.trim().to_owned()).collect();
+    assert_eq!(tids.len(), 2);
+    let counts_of = |more: &[&str]| {
+        let text = recorded.pugmark(&[&["report", "--json"], more, &["rec"]].concat());
+        counts(&serde_json::from_str(&text).unwrap())
+    };
+    let mut sums = BTreeMap::<String, [u64; 3]>::new();
+    for tid in &tids {
+        for (function, counts) in counts_of(&["--tid", tid]) {
+            let sum = sums.entry(function).or_default();
+            (0..3).for_each(|column| sum[column] += counts[column]);
+        }
+    }
+    assert_eq!(sums, counts_of(&[]));
+    assert!(sums.contains_key("other"));
+    // Each view has the option; a thread that is not there is an error that lists those that are.
+    let own = recorded.tid();
+    for (number, view) in [&["report"][..], &["last"], &["flamegraph", "-f", "folded"], &["calls", "--of", "work"], &["annotate", "work"], &["coverage", "-f", "edges"], &["timeline", "-o", "x.html"], &["script"]].iter().enumerate() {
+        recorded.pugmark(&[view, &["--tid", &own, "rec"][..]].concat());
+        let (status, text) = recorded.refused(&[view, &["--tid", "1", "rec"][..]].concat());
+        assert!(status == Some(1) && text.contains("--tid 1: there is no such thread among: "), "{number}: {text}");
+    }
 }
 
 #[test]

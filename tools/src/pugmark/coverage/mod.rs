@@ -293,7 +293,7 @@ impl CoverageOptions {
         );
         ensure!(
             !self.input.is_part() || self.format != Afl,
-            "--between: a map of edges is made without looking at instructions; use another format"
+            "--between, --tid: a map of edges is made without looking at instructions; use another format"
         );
         ensure!(
             !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl | Autofdo | Bolt),

@@ -6,9 +6,9 @@ use super::{
     decode::Layer,
     input::TraceBytes,
     notes::CommandNotes,
-    options::Input,
+    options::{Input, LayerOptions},
     progress::Progress,
-    recording::{IndexedPart, PerfRecording, Traced},
+    recording::{IndexedPart, PerfRecording, Traced, no_thread},
     visitors::TraceClock,
 };
 use crate::output::tell;
@@ -17,7 +17,7 @@ use crate::source::{SystemTask, perf_data::AuxTrace};
 use crate::symbols::{SymbolFiles, TracedSymbols};
 use crate::text::printable;
 use crate::timeline::{SpaceId, ThreadTurn};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use pugmark_decoder_core::{
     config::Config,
     image::{Image, Section},
@@ -71,13 +71,28 @@ struct LaneCode {
     symbols: OnceCell<Rc<TracedSymbols>>,
 }
 
+impl Traced {
+    /// Returns the instructions of each lane that are wanted, if not all are: those of one thread, or a part.
+    fn windows_of(&self, lanes: &[SessionLane]) -> Result<Vec<Range<u64>>> {
+        let Some(tid) = self.tid else { return Ok(self.windows.clone()) };
+        let parts = || lanes.iter().map(|lane| lane.part.as_ref());
+        let is_it = |part: Option<&IndexedPart>| part.is_some_and(|part| part.tid == Some(tid));
+        ensure!(parts().any(is_it), no_thread(tid, parts().flatten()));
+        let own = parts().enumerate().map(|(lane, part)| match is_it(part) {
+            true => self.windows.get(lane).cloned().unwrap_or(0..u64::MAX),
+            false => 0..0,
+        });
+        Ok(own.collect())
+    }
+}
+
 impl LoadedSession {
     /// Loads what was traced.
     ///
     /// # Errors
     /// If a file cannot be read, or does not have the form that it should have.
     pub(super) fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
-        Self::for_layer(Layer::Blocks, input, traced, progress)
+        Self::for_layer(LayerOptions::BLOCKS, input, traced, progress)
     }
 
     /// Loads what a layer needs.
@@ -85,12 +100,13 @@ impl LoadedSession {
     /// # Errors
     /// Those of [`load`](Self::load).
     pub(super) fn for_layer(
-        layer: Layer,
+        options: LayerOptions,
         input: &Input,
         traced: &Traced,
         progress: &mut Progress,
     ) -> Result<Self> {
-        let config = input.config(traced)?;
+        let (mut config, layer) = (input.config(traced)?, options.layer);
+        options.add_events(&mut config);
         match &traced.recording {
             Some(recording) => Self::of_perf(layer, input, traced, recording, config),
             None => {
@@ -149,7 +165,8 @@ impl LoadedSession {
         let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
         let clock = clock.in_clock_of_perf(recording.clock);
         let switch_ip = recording.kernel.kallsyms.as_deref().and_then(switch_ip);
-        let (windows, files, notes) = (traced.windows.clone(), RefCell::default(), input.notes.clone());
+        let windows = traced.windows_of(&lanes)?;
+        let (files, notes) = (RefCell::default(), input.notes.clone());
         Ok(Self { traces, config, clock, lanes, codes, slices, windows, switch_ip, files, notes })
     }
 

@@ -208,6 +208,28 @@ fn the_kernels_code_is_what_it_is_at_its_time_in_one_lane() {
 }
 
 #[test]
+fn one_thread_of_a_recording_has_its_instructions_alone() {
+    let recorded = Recorded::new("one", two_processes());
+    let all = recorded.lanes();
+    assert!(all.len() > 1 && all.iter().all(|(_, _, insns)| !insns.is_empty()), "{all:?}");
+    let of = |tid| {
+        let (input, mut traced) = recorded.load();
+        traced.tid = Some(tid);
+        let mut progress = Progress::hidden();
+        let loaded = LoadedSession::load(&input, &traced, &mut progress)?;
+        let sections = loaded.sections();
+        let executed = Executed::in_lanes(&loaded.session(&sections), &mut progress).into_iter();
+        anyhow::Ok(executed.map(|executed| executed.insns.into_iter().collect::<Insns>()).collect::<Vec<_>>())
+    };
+    for (tid, ..) in &all {
+        let expected = all.iter().map(|(pid, _, insns)| if pid == tid { insns.clone() } else { vec![] });
+        assert_eq!(of(*tid).unwrap(), expected.collect::<Vec<_>>(), "{tid}");
+    }
+    let error = of(9).unwrap_err().to_string();
+    assert!(error.starts_with("--tid 9: there is no such thread among: ") && error.contains("tid 7"), "{error}");
+}
+
+#[test]
 fn a_mapping_that_is_replaced_holds_up_to_its_time() {
     let bytes = [begins(10), A.to_vec(), tsc(40), B.to_vec()].concat();
     let recorded = Recorded::new(

@@ -312,9 +312,6 @@ impl ScriptLines<'_> {
 
     fn insn(&mut self, ip: u64, when: When) {
         self.count += 1;
-        if !self.is_thread_wanted() {
-            return;
-        }
         let Self { options, columns, known, .. } = self;
         let rest = known.places.get((known.code, ip), |text| {
             if options.is_wanted(columns, ip) {
@@ -328,9 +325,6 @@ impl ScriptLines<'_> {
 
     /// Writes a transfer, if it begins or ends where it is wanted.
     fn transfer(&mut self, transfer: TakenBranch, when: When) {
-        if !self.is_thread_wanted() {
-            return;
-        }
         let Self { options, columns, known, .. } = self;
         let rest = known.taken_branches.get((known.code, transfer), |text| {
             let TakenBranch { from, to, .. } = transfer;

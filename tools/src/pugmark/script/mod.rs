@@ -60,9 +60,6 @@ pub struct ScriptOptions {
     /// Only what is at these addresses; TO is the first one that is not meant
     #[arg(long, value_name = "FROM-TO", value_parser = addresses)]
     addresses: Option<Range<u64>>,
-    /// Only this thread
-    #[arg(long, value_name = "NUMBER")]
-    tid: Option<i32>,
     #[command(flatten)]
     input: ViewInput,
 }
@@ -117,14 +114,7 @@ fn addresses(text: &str) -> Result<Range<u64>> {
 pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut verdict = Verdict::default();
-    let mut traces = options.input.traces(&mut verdict, &mut progress)?;
-    if let Some(tid) = options.tid {
-        let title = |traced: &Traced| traced.part.as_ref().map(super::recording::IndexedPart::title);
-        let known: Vec<_> = traces.iter().filter_map(title).collect();
-        let is_it = |traced: &Traced| traced.part.as_ref().and_then(|part| part.tid) == Some(tid);
-        traces.retain(|traced| traced.recording.is_some() || is_it(traced));
-        ensure!(!traces.is_empty(), "--tid {tid}: there is no such thread among: {}", known.join("; "));
-    }
+    let traces = options.input.traces(&mut verdict, &mut progress)?;
     let mut executed = false;
     let (mut result, mut is_there) = (Ok(()), false);
     output::page(|out| {
@@ -173,7 +163,6 @@ impl ScriptOptions {
     /// Writes the lines of a session. Returns true if there were instructions, and the number of errors.
     fn script(&self, traced: &Traced, out: &mut dyn Write, progress: &mut Progress) -> Result<(bool, usize)> {
         let loaded = LoadedSession::load(&self.input, traced, progress)?;
-        self.has_thread(&loaded)?;
         let fields = self.columns(loaded.clock.unit);
         let none = Rc::new(TracedSymbols::default());
         let symbols = |lane| match self.needs_symbols(&fields) {
@@ -248,19 +237,6 @@ impl ScriptOptions {
             }
         }
         function.was_not("--function", "was executed", &names)
-    }
-
-    /// Checks that the thread that is wanted is there, in a file of perf.
-    fn has_thread(&self, loaded: &LoadedSession) -> Result<()> {
-        let Some(tid) = self.tid else { return Ok(()) };
-        let parts = || loaded.lanes.iter().filter_map(|lane| lane.part.as_ref());
-        let known: Vec<_> = parts().map(IndexedPart::title).collect();
-        ensure!(
-            parts().any(|part| part.tid == Some(tid)),
-            "--tid {tid}: there is no such thread among: {}",
-            known.join("; ")
-        );
-        Ok(())
     }
 
     fn needs_symbols(&self, fields: &[ScriptField]) -> bool {
@@ -376,11 +352,6 @@ impl<'a> ScriptLines<'a> {
         self.known.code = slice.lane * self.images.len() + slice.image;
     }
 
-    /// Returns true if the present thread is wanted.
-    fn is_thread_wanted(&self) -> bool {
-        self.options.tid.is_none() || self.options.tid == self.columns.part.and_then(|part| part.tid)
-    }
-
     /// Writes the functions that are called, each four columns more to the right than its caller.
     fn calls(&mut self, session: &Session<'_>, clock: TraceClock) {
         let mut progress = std::mem::replace(self.progress, Progress::hidden());
@@ -397,7 +368,7 @@ impl<'a> ScriptLines<'a> {
     }
 
     fn call(&mut self, time: Time, depth: usize, text: &str, from: Option<u64>) {
-        if self.failed.is_some() || !self.is_thread_wanted() {
+        if self.failed.is_some() {
             return;
         }
         let when = When { at: time.at, tsc: None };

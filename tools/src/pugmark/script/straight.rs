@@ -36,7 +36,7 @@ impl ExecutionSink for ScriptLines<'_> {
     fn insns(&mut self, insns: InstructionRun) {
         self.executed = true;
         self.count += u64::from((u64::BITS - insns.lengths.leading_zeros()).div_ceil(4));
-        if self.failed.is_some() || !self.is_thread_wanted() {
+        if self.failed.is_some() {
             return;
         }
         let Self { options, columns, out, known, .. } = self;
