@@ -1,8 +1,8 @@
 //! `pugmark annotate`: how often each instruction of a function was executed, or each of its lines of source.
 
 use super::{
-    coverage::Executed, disassembly, line_counts::LineCounts, loaded::LoadedSession, options::ViewInput, progress::Progress,
-    report::UnnamedFunctions, verdict::Verdict, wanted_function::WantedFunction,
+    coverage::Executed, disassembly, line_counts::LineCounts, loaded::LoadedSession, options::ViewInput,
+    progress::Progress, report::UnnamedFunctions, verdict::Verdict, wanted_function::WantedFunction,
 };
 use crate::digits::Digits;
 use crate::file::read_regular;

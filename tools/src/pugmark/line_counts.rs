@@ -28,7 +28,8 @@ impl LineCounts {
         let counted = self.0.entry((line.file.clone(), line.line)).or_default();
         counted.instructions += all;
         if most > 0 {
-            let function = function.split_once(COLD).map_or_else(|| function.clone(), |(begin, _)| begin.into());
+            let function =
+                function.split_once(COLD).map_or_else(|| function.clone(), |(begin, _)| begin.into());
             let known = counted.copies.entry((function, callers.to_vec())).or_default();
             *known = most.max(*known);
         }

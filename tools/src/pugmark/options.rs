@@ -102,9 +102,13 @@ impl ViewInput {
         Ok(traces)
     }
 
-    /// Returns true if only a part is wanted.
-    pub(super) const fn is_part(&self) -> bool {
-        self.between.is_some() || self.tid.is_some()
+    /// Returns the option by which only a part is wanted.
+    pub(super) const fn part_option(&self) -> Option<&'static str> {
+        match (&self.between, self.tid) {
+            (Some(_), _) => Some("--between"),
+            (None, Some(_)) => Some("--tid"),
+            (None, None) => None,
+        }
     }
 }
 

@@ -165,13 +165,7 @@ mod tests {
             ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x1fff).into(), 1),
             ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x2000).into(), 0),
             ("--stop 0x1000", |config| config.filter.contains(0x1000).into(), 0),
-            (
-                "--keep-calibration",
-                |config| {
-                    config.flags.keep_calibration.into()
-                },
-                1,
-            ),
+            ("--keep-calibration", |config| config.flags.keep_calibration.into(), 1),
         ];
         for (words, field, value) in rows {
             assert_eq!(config(words).map(|config| field(&config)), Ok(value), "{words}");

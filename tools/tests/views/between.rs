@@ -141,8 +141,11 @@ fn callgrind_agrees(recorded: &Recorded) {
 #[test]
 fn the_threads_one_by_one_have_everything_once() {
     let recorded = recorded(&[]);
-    let tids: std::collections::BTreeSet<_> =
-        recorded.pugmark(&["script", "-F", "tid", "rec"]).lines().map(|line| line.trim().to_owned()).collect();
+    let tids: std::collections::BTreeSet<_> = recorded
+        .pugmark(&["script", "-F", "tid", "rec"])
+        .lines()
+        .map(|line| line.trim().to_owned())
+        .collect();
     assert_eq!(tids.len(), 2);
     let counts_of = |more: &[&str]| {
         let text = recorded.pugmark(&[&["report", "--json"], more, &["rec"]].concat());
@@ -159,10 +162,25 @@ fn the_threads_one_by_one_have_everything_once() {
     assert!(sums.contains_key("other"));
     // Each view has the option; a thread that is not there is an error that lists those that are.
     let own = recorded.tid();
-    for (number, view) in [&["report"][..], &["last"], &["flamegraph", "-f", "folded"], &["calls", "--of", "work"], &["annotate", "work"], &["coverage", "-f", "edges"], &["timeline", "-o", "x.html"], &["script"]].iter().enumerate() {
+    for (number, view) in [
+        &["report"][..],
+        &["last"],
+        &["flamegraph", "-f", "folded"],
+        &["calls", "--of", "work"],
+        &["annotate", "work"],
+        &["coverage", "-f", "edges"],
+        &["timeline", "-o", "x.html"],
+        &["script"],
+    ]
+    .iter()
+    .enumerate()
+    {
         recorded.pugmark(&[view, &["--tid", &own, "rec"][..]].concat());
         let (status, text) = recorded.refused(&[view, &["--tid", "1", "rec"][..]].concat());
-        assert!(status == Some(1) && text.contains("--tid 1: there is no such thread among: "), "{number}: {text}");
+        assert!(
+            status == Some(1) && text.contains("--tid 1: there is no such thread among: "),
+            "{number}: {text}"
+        );
     }
 }
 

@@ -22,7 +22,7 @@ use crate::file::read_regular;
 use crate::output::{self, tell};
 use crate::source::perf_data::PerfData;
 use crate::symbols::{self, DebugFolders, SourceLines, SymbolFiles, TracedSymbols};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use autofdo::CompilerProfile;
 use blocks::FileBlocks;
 use clap::{Args, ValueEnum};
@@ -291,10 +291,9 @@ impl CoverageOptions {
             "--diff compares functions, blocks, lines and edges; make a file for each trace and use a program for \
              these files"
         );
-        ensure!(
-            !self.input.is_part() || self.format != Afl,
-            "--between, --tid: a map of edges is made without looking at instructions; use another format"
-        );
+        if let Some(option) = self.input.part_option().filter(|_| self.format == Afl) {
+            bail!("{option}: a map of edges is made without looking at instructions; use another format");
+        }
         ensure!(
             !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl | Autofdo | Bolt),
             "drcov, lcov, lines, afl, autofdo and bolt are formats of their own: leave out --json"

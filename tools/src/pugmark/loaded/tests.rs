@@ -226,7 +226,10 @@ fn one_thread_of_a_recording_has_its_instructions_alone() {
         assert_eq!(of(*tid).unwrap(), expected.collect::<Vec<_>>(), "{tid}");
     }
     let error = of(9).unwrap_err().to_string();
-    assert!(error.starts_with("--tid 9: there is no such thread among: ") && error.contains("tid 7"), "{error}");
+    assert!(
+        error.starts_with("--tid 9: there is no such thread among: ") && error.contains("tid 7"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{
     loaded::LoadedSession,
     options::ViewInput,
     progress::{Progress, Size},
-    recording::{IndexedPart, Traced},
+    recording::Traced,
     report::UnnamedFunctions,
     taken_branches::TakenBranch,
     verdict::Verdict,
