@@ -87,7 +87,7 @@ pub fn build_libipt() -> Result<PathBuf> {
 }
 
 /// The example kernels, in the order in which they are best read; each is a folder in `lab/examples/`.
-pub const EXAMPLES: [&str; 6] = ["snapshot", "panic", "live", "lossless", "fuzz-target", "c"];
+pub const EXAMPLES: [&str; 7] = ["snapshot", "panic", "live", "lossless", "fuzz-target", "threads", "c"];
 
 /// Builds the example kernels, which are a workspace of their own but for the one in C, and returns the path of the one
 /// with this name.

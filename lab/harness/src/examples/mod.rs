@@ -2,6 +2,7 @@
 //! the known structure of their code.
 
 mod path;
+mod threads;
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_launch::boot::{Boot, BootSource, Console, Ending};
@@ -92,9 +93,19 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
         "fuzz-target" => evidence.fuzz_target(),
         "lossless" => evidence.lossless(),
         "live" => evidence.live(1, "pmis="),
+        "threads" => evidence.threads(),
         "c" => evidence.in_c(),
         _ => bail!("there is no example {name}"),
     }
+}
+
+/// Checks what the example `threads` has printed of the traced thread against a log of all threads, whether they were
+/// traced or not (the monitor's option `step=always`). Returns a sentence that tells what was found to be right.
+///
+/// # Errors
+/// If the printed part of the program is not all of that thread's, or no other thread has run.
+pub fn check_thread(image: &Path, outcome: &Outcome) -> Result<String> {
+    Shown { program: ExampleProgram::read(image)?, outcome }.whole_thread()
 }
 
 /// The output of an example, and its execution.
@@ -213,7 +224,7 @@ impl Shown<'_> {
     fn live(&self, session: u16, prefix: &str) -> Result<String> {
         let path = self.outcome.truth.session(session);
         let addresses: Vec<u64> = path.iter().map(|record| record.rip).collect();
-        let calls = self.program.call_instructions(path)?;
+        let calls = self.program.call_instructions(path)?.len();
         let printed =
             self.lines().find_map(|line| line.strip_prefix(prefix)).context("nothing was printed")?;
         let (served, rest) = printed.split_once(' ').context("no instructions")?;
