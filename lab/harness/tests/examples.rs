@@ -53,6 +53,11 @@ fn threads_decodes_all_that_its_thread_executes_of_the_program() {
 }
 
 #[test]
+fn async_attributes_what_it_executes_to_tasks_while_it_executes_it() {
+    is_right("async");
+}
+
+#[test]
 fn a_kernel_in_c_traces_a_function_and_decodes_what_it_executes_while_it_executes_it() {
     is_right("c");
 }
@@ -114,7 +119,7 @@ fn lines(source: &str) -> usize {
 fn the_examples_are_as_short_as_their_table_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let table = fs::read_to_string(folder.join("README.md")).unwrap();
-    for (name, most) in EXAMPLES.into_iter().zip([30, 150, 60, 130, 100, 110, 80]) {
+    for (name, most) in EXAMPLES.into_iter().zip([30, 150, 60, 130, 100, 100, 120, 80]) {
         let file = if name == "c" { "src/main.c" } else { "src/main.rs" };
         let lines = lines(&fs::read_to_string(folder.join(name).join(file)).unwrap());
         assert!(lines <= most, "{name} has {lines} lines");

@@ -13,6 +13,7 @@ pub mod serial;
 mod stacks;
 pub mod symbols;
 pub mod threads;
+pub mod timer;
 pub mod traps;
 
 use core::panic::PanicInfo;

@@ -38,8 +38,12 @@ impl fmt::Display for Function {
 
 /// Returns true if a function begins at `to` and does not contain `from`.
 pub fn begins_another(from: u64, to: u64) -> bool {
-    function(to)
-        .is_some_and(|(symbol, _)| addresses(&symbol).start == to && !addresses(&symbol).contains(&from))
+    function_range(to).is_some_and(|function| function.start == to && !function.contains(&from))
+}
+
+/// Returns the addresses of the function at an address.
+pub fn function_range(address: u64) -> Option<Range<u64>> {
+    function(address).map(|(symbol, _)| addresses(&symbol))
 }
 
 fn function(address: u64) -> Option<(Symbol, &'static StringTable<'static>)> {

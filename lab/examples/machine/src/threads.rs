@@ -2,12 +2,11 @@
 //!
 //! Interrupts are disabled in the kernel; the trap that ends a turn leaves to another thread.
 
-use crate::processors::write_local_apic;
+use crate::timer;
 use core::arch::asm;
 use pugmark_machine::traps::{SSE, TrapFrame};
 use spin::{Mutex, Once};
 use x86_64::PhysAddr;
-use x86_64::instructions::port::Port;
 use x86_64::registers::control::{Cr3, Cr3Flags};
 use x86_64::registers::rflags::RFlags;
 use x86_64::structures::gdt::SegmentSelector;
@@ -20,13 +19,6 @@ pub(crate) const SYSTEM_CALL: u8 = 0x80;
 /// The system call that ends a thread, with its result; any other one ends its turn.
 const EXIT: u64 = 1;
 
-const END_OF_INTERRUPT: u64 = 0xb0;
-const TIMER_VECTOR: u64 = 0x320;
-const TIMER_COUNT: u64 = 0x380;
-const TIMER_DIVISOR: u64 = 0x3e0;
-/// A divisor of 1.
-const BY_ONE: u32 = 0b1011;
-const MASKED: u32 = 1 << 16;
 /// Ticks of the timer in a turn: 2 ms at 24 MHz.
 const TURN: u32 = 48_000;
 
@@ -68,17 +60,8 @@ pub fn on_switch(ends: fn(usize), begins: fn(usize)) {
 
 /// Runs all threads to their end.
 pub fn run() {
-    mask_legacy_interrupts();
     // SAFETY: the handler saves all registers and has a stack of its own.
     unsafe { asm!("int {}", const SYSTEM_CALL) };
-}
-
-/// Masks the interrupts of the two 8259 controllers, whose vectors are those of exceptions.
-pub(crate) fn mask_legacy_interrupts() {
-    for port in [0x21, 0xa1] {
-        // SAFETY: the mask register of a controller; no driver of this kernel waits for its interrupts.
-        unsafe { Port::<u8>::new(port).write(0xff) };
-    }
 }
 
 /// Returns what a thread has ended with, if it has.
@@ -144,11 +127,13 @@ pub(crate) fn switch(frame: &mut TrapFrame) {
         begins(to);
     }
     if by_timer {
-        write_local_apic(END_OF_INTERRUPT, 0);
+        timer::end_interrupt();
     }
-    write_local_apic(TIMER_DIVISOR, BY_ONE);
-    write_local_apic(TIMER_VECTOR, u32::from(TIMER) | if to == MAIN { MASKED } else { 0 });
-    write_local_apic(TIMER_COUNT, TURN);
+    if to == MAIN {
+        timer::stop();
+    } else {
+        timer::once(TIMER, TURN);
+    }
 }
 
 impl Threads {

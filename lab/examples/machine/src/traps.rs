@@ -4,7 +4,7 @@
 //! pointer. In the kernel #GP has none, as `pugmark_kernel::arch::GuardedMsr` requires.
 
 use crate::stacks::{self, Stack};
-use crate::{PHYSICAL_MEMORY_OFFSET, frames, processors, threads};
+use crate::{PHYSICAL_MEMORY_OFFSET, frames, processors, threads, timer};
 use pugmark_kernel::arch::fixup;
 pub use pugmark_machine::traps::STUB;
 use pugmark_machine::traps::{TrapFrame, stub};
@@ -30,6 +30,7 @@ extern "C" fn kernel_trap(frame: &mut TrapFrame) {
     match (frame.vector, fixup(frame.rip), NMI.get()) {
         (2, _, Some(handler)) => handler(frame.rip),
         (13, Some(fixup), _) => frame.resume(fixup),
+        (vector, ..) if vector == u64::from(timer::TICK) => timer::tick(),
         (vector, ..) if threads::is_switch(vector) => threads::switch(frame),
         (14, ..) if stacks::is_below_a_stack(Cr2::read_raw()) => {
             panic!("a stack has overflowed: {:#x} is below it; {frame:x?}", Cr2::read_raw())
@@ -46,7 +47,9 @@ static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
     with_stack(set(&mut idt.double_fault, 8), 2);
     set(&mut idt.general_protection_fault, 13);
     with_stack(set(&mut idt.page_fault, 14), 0);
-    with_stack(set(&mut idt[threads::TIMER], threads::TIMER), 3);
+    for vector in [threads::TIMER, timer::TICK] {
+        with_stack(set(&mut idt[vector], vector), 3);
+    }
     with_stack(set(&mut idt[threads::SYSTEM_CALL], threads::SYSTEM_CALL), 3)
         .set_privilege_level(PrivilegeLevel::Ring3);
     idt

@@ -2,6 +2,7 @@
 //! the known structure of their code.
 
 mod path;
+mod tasks;
 mod threads;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,7 +16,7 @@ use crate::images::Images;
 use crate::machine::{EXIT_PASSED, Machine, Outcome};
 use crate::report::{End, Transcript};
 use crate::scratch::Scratch;
-use crate::truth::hash;
+use crate::truth::{Record, hash};
 use path::{Call, ExampleProgram, Summary};
 
 /// The profile on which the examples are booted.
@@ -94,6 +95,7 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
         "lossless" => evidence.lossless(),
         "live" => evidence.live(1, "pmis="),
         "threads" => evidence.threads(),
+        "async" => evidence.tasks(),
         "c" => evidence.in_c(),
         _ => bail!("there is no example {name}"),
     }
@@ -117,6 +119,25 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn lines(&self) -> impl Iterator<Item = &str> {
         self.outcome.transcript.other.iter().map(String::as_str)
+    }
+
+    /// Checks count and hash in the line with this beginning. Returns the count. A trace has the interrupt of a system
+    /// call, as one before that instruction.
+    fn counts<'r>(&self, prefix: &str, path: impl Iterator<Item = &'r Record>) -> Result<usize> {
+        let path = path.filter(|record| !record.flags.is_software_interrupt());
+        let addresses: Vec<u64> = path.map(|record| record.rip).collect();
+        let executed = format!("{prefix}{} hash={:#x}", addresses.len(), hash(&addresses));
+        let printed = self.lines().find(|line| line.starts_with(prefix)).unwrap_or_default();
+        ensure!(printed == executed, "printed {printed}, executed {executed}");
+        Ok(addresses.len())
+    }
+
+    /// Returns the number of PMIs that was printed.
+    fn pmis(&self) -> Result<u64> {
+        let served = self.lines().find_map(|line| line.strip_prefix("pmis=")).context("no number of PMIs")?;
+        let served = served.parse().context("no number of PMIs")?;
+        ensure!(served > 0, "no NMI has interrupted it, so that this has shown little");
+        Ok(served)
     }
 
     /// Returns the calls of a session.

@@ -14,6 +14,12 @@ const STUBS: &str = "trap_stubs";
 /// The symbol of a program's file in the kernel's, in `lab/examples/machine`.
 const EMBEDDED: &str = "program_file";
 
+/// Returns whether an interrupt came after an instruction, where the execution went on at `to`: no branch leads to the
+/// stubs of interrupts.
+pub(super) fn is_interrupted(program: &ExampleProgram, instruction: &Instruction, to: u64) -> bool {
+    to != instruction.next_ip() && program.name(to) == STUBS
+}
+
 /// An image: its code and its functions.
 pub(super) struct ExampleProgram {
     segments: Vec<(u64, Vec<u8>)>,
@@ -120,13 +126,7 @@ impl ExampleProgram {
         self.steps(path, |instruction, to| {
             let next = instruction.next_ip();
             let target = instruction.near_branch_target();
-            // No branch leads to the stubs of interrupts.
-            let interrupted = match instruction.flow_control() {
-                FlowControl::Next => to != next,
-                FlowControl::UnconditionalBranch | FlowControl::Call => to != target,
-                FlowControl::ConditionalBranch => to != target && to != next,
-                _ => self.name(to) == STUBS,
-            };
+            let interrupted = is_interrupted(self, instruction, to);
             let call = |to| Entered { to: Some(to), name: self.name(to) };
             match instruction.flow_control() {
                 // It was called and interrupted before its first instruction.
@@ -215,7 +215,11 @@ impl ExampleProgram {
     }
 
     /// Calls `visit` with each instruction and the next executed address.
-    fn steps(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64) -> Result<()>) -> Result<()> {
+    pub(super) fn steps(
+        &self,
+        path: &[Record],
+        mut visit: impl FnMut(&Instruction, u64) -> Result<()>,
+    ) -> Result<()> {
         let mut known: HashMap<u64, Instruction> = HashMap::new();
         for pair in path.windows(2) {
             let [from, to] = [pair[0].rip, pair[1].rip];

@@ -4,7 +4,6 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 
 use super::Shown;
-use crate::truth::{Record, hash};
 
 /// The number of the traced thread, which is its trace session, and those of the others.
 const TRACED: u16 = 2;
@@ -41,8 +40,7 @@ impl Shown<'_> {
         ensure!(printed == calls, "printed {printed:#?}, executed {calls:#?}");
         let of_both = ["program::mix", ENDS].map(|name| calls.get(name).copied().unwrap_or_default());
         ensure!(of_both[0] == NUMBERS && of_both[1] >= TURNS as u64, "calls of mix and of ends: {of_both:?}");
-        let served = self.lines().find_map(|line| line.strip_prefix("pmis=")).context("no number of PMIs")?;
-        ensure!(served != "0", "no NMI has interrupted it, so that this has shown little");
+        let served = self.pmis()?;
         let results: Vec<_> = self.lines().filter(|line| line.starts_with("result ")).collect();
         let written = [(1, counted()), (2, smallest(7)), (3, smallest(8)), (4, smallest(9))];
         let written = written.map(|(number, result)| format!("result {number} {result}"));
@@ -78,17 +76,6 @@ impl Shown<'_> {
         Ok(format!(
             "{user} instructions of the program are all of the thread's, beside {others} of three others"
         ))
-    }
-
-    /// Checks count and hash in the line with this beginning. Returns the count. A trace has the interrupt of a system
-    /// call, as one before that instruction.
-    fn counts<'r>(&self, prefix: &str, path: impl Iterator<Item = &'r Record>) -> Result<usize> {
-        let path = path.filter(|record| !record.flags.is_software_interrupt());
-        let addresses: Vec<u64> = path.map(|record| record.rip).collect();
-        let executed = format!("{prefix}{} hash={:#x}", addresses.len(), hash(&addresses));
-        let printed = self.lines().find(|line| line.starts_with(prefix)).unwrap_or_default();
-        ensure!(printed == executed, "printed {printed}, executed {executed}");
-        Ok(addresses.len())
     }
 }
 
