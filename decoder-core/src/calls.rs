@@ -31,7 +31,7 @@
 use crate::block_cache::{ExecutionSink, InstructionRun};
 use crate::event::{Event, EventKind};
 use crate::flow::{ExecutedInsn, FlowItem};
-use crate::image::Section;
+use crate::image::{Asid, Image, Section};
 use crate::insn::{self, Class};
 use crate::lost::Lost;
 use crate::mode::ExecMode;
@@ -57,6 +57,8 @@ pub struct Calls {
     transaction: Option<i64>,
     /// True if the next interruption is the abort of a transaction.
     aborts: bool,
+    /// The address space, as far as the trace has told it.
+    space: Asid,
 }
 
 /// The last instruction, or an interrupt after it.
@@ -119,7 +121,7 @@ impl Calls {
     /// Creates a detector in front of the first instruction, at depth 0.
     #[must_use]
     pub const fn new() -> Self {
-        Self { depth: 0, last: None, transaction: None, aborts: false }
+        Self { depth: 0, last: None, transaction: None, aborts: false, space: Asid { cr3: None, vmcs: None } }
     }
 
     /// Takes the next item of the flow and returns the step that it completes, if any.
@@ -140,8 +142,12 @@ impl Calls {
                 self.leave(*ip, *len, *class);
                 step
             }
-            FlowItem::Event(event) if event.status => None,
             FlowItem::Event(event) => match event.kind {
+                EventKind::Paging(pip) | EventKind::AsyncPaging(pip) => {
+                    self.space.cr3 = Some(pip.cr3);
+                    None
+                }
+                _ if event.status => None,
                 EventKind::AsyncBranch { from } => {
                     // An instruction such as INT n is reported as an interrupt too: both are one step.
                     let is_its_own = self.last.is_some_and(|last| last.class == Class::FarCall);
@@ -179,16 +185,16 @@ impl Calls {
     }
 
     /// Takes the next run of instructions of this 64-bit code, as an [`ExecutionSink`] gets it. Returns the step that
-    /// its first instruction completes, if any. Events go to [`step`](Self::step).
-    pub fn run(&mut self, mut insns: InstructionRun, code: &Section<'_>) -> Option<Step> {
+    /// its first instruction completes, if any. Events go to [`step`](Self::step), which tell address spaces apart, too.
+    pub fn run(&mut self, mut insns: InstructionRun, code: &[Section<'_>]) -> Option<Step> {
         let step = self.arrive(insns.ip, |_, _| false);
         // Only the last instruction can be a branch: the next one is elsewhere.
         let mut last = insns.ip;
         for ip in insns.by_ref() {
             last = ip;
         }
-        let at = usize::try_from(last.wrapping_sub(code.base)).ok();
-        let bytes = at.and_then(|at| code.bytes.get(at..)).unwrap_or_default();
+        let window = Image::new(code).window(last, self.space).unwrap_or_default();
+        let bytes = window.from(last);
         let class = insn::decode(bytes, ExecMode::Bits64, last).map_or(Class::Other, |insn| insn.class);
         self.leave(last, insns.ip.wrapping_sub(last) as u8, class);
         step
@@ -236,19 +242,19 @@ impl Calls {
 /// A sink that passes on each call and return: for a trace that comes in slices
 /// ([`BlockStream`](crate::resume::BlockStream)), or for a [visit](crate::block::BlockDecoder::visit).
 ///
-/// It knows one section of 64-bit code, such as a kernel's. Where other code is executed the steps are those that
-/// interrupts make.
+/// It knows sections of 64-bit code, such as a kernel's and a program's. Where other code is executed the steps are those
+/// that interrupts make.
 #[derive(Clone, Debug)]
-pub struct CallSink<'c, F> {
+pub struct CallSink<'c, F, const SECTIONS: usize = 1> {
     calls: Calls,
-    code: Section<'c>,
+    code: [Section<'c>; SECTIONS],
     each: F,
 }
 
-impl<'c, F: FnMut(Step)> CallSink<'c, F> {
+impl<'c, F: FnMut(Step), const SECTIONS: usize> CallSink<'c, F, SECTIONS> {
     /// Creates a sink in front of the first instruction, at depth 0, that passes each step to `each`.
     #[must_use]
-    pub const fn new(code: Section<'c>, each: F) -> Self {
+    pub const fn new(code: [Section<'c>; SECTIONS], each: F) -> Self {
         Self { calls: Calls::new(), code, each }
     }
 
@@ -259,7 +265,7 @@ impl<'c, F: FnMut(Step)> CallSink<'c, F> {
     }
 }
 
-impl<F: FnMut(Step)> ExecutionSink for CallSink<'_, F> {
+impl<F: FnMut(Step), const SECTIONS: usize> ExecutionSink for CallSink<'_, F, SECTIONS> {
     const INSNS: bool = true;
 
     fn insns(&mut self, insns: InstructionRun) {
@@ -282,7 +288,8 @@ mod tests {
     use crate::block_cache::BlockCache;
     use crate::event::Stamp;
     use crate::flow::InsnDecoder;
-    use crate::image::{AddressSpace, Image};
+    use crate::image::AddressSpace;
+    use crate::packet::Pip;
 
     extern crate std;
     use std::vec::Vec;
@@ -461,11 +468,33 @@ mod tests {
         }
         assert!(expected.len() > 5, "{expected:x?}");
         let (mut memory, mut found) = ([0; 4096], Vec::new());
-        let mut sink = CallSink::new(section, |step| found.push(step));
+        let mut sink = CallSink::new(sections, |step| found.push(step));
         let mut blocks = BlockDecoder::new(trace, Image::new(&sections));
         blocks.sync_forward();
         let _ = blocks.visit(&mut BlockCache::new(&mut memory), &mut sink);
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn code_at_one_address_is_that_of_the_address_space() {
+        // 1000: call 1010; 1000 in the other one: jmp 1010
+        let [call, jump] = [[0xe8, 11, 0, 0, 0], [0xe9, 11, 0, 0, 0]];
+        let section = |bytes, cr3| Section { base: 0x1000, bytes, space: AddressSpace::Cr3(cr3) };
+        let code = [section(&call, 0x4000), section(&jump, 0x5000)];
+        let mut found = Vec::new();
+        let mut sink = CallSink::new(code, |step: Step| found.push(step.to));
+        let run = |ip| InstructionRun { ip, lengths: 5 };
+        for (status, kind) in
+            [(true, EventKind::Paging as fn(Pip) -> EventKind), (false, EventKind::AsyncPaging)]
+        {
+            for cr3 in [0x4000, 0x5000, 0x4000] {
+                let kind = kind(Pip { cr3, non_root: false });
+                sink.event(&Event { kind, ip: None, when: Stamp::default(), offset: 0, status });
+                sink.insns(run(0x1000));
+                sink.insns(InstructionRun { ip: 0x1010, lengths: 1 });
+            }
+        }
+        assert_eq!(found, [0x1010; 4]);
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn all_is_executed_again_and_again(profile: &str, bytes: u64, first: Range<u64>)
     for _ in 0..3 {
         let frames = memory.frames();
         machine.forget_jumps();
-        live.start_unit(machine.unit(), memory, code(), &user_code(), Executed::default()).unwrap();
+        live.start_unit(machine.unit(), memory, [code()], &user_code(), Executed::default()).unwrap();
         let (mut pmis, before) = (0, machine.ram.written());
         for _ in 0..20_000 {
             if machine.jump().is_some() {
@@ -181,15 +181,15 @@ fn a_live_trace_that_does_not_start_gives_its_memory_back() {
     let (machine, live) = live();
     let sink = Executed::default;
     // One region, and so none that is spare.
-    let refused = live.start_unit(machine.unit(), pool(&machine.ram, 1), code(), &user_code(), sink());
+    let refused = live.start_unit(machine.unit(), pool(&machine.ram, 1), [code()], &user_code(), sink());
     assert!(matches!(refused, Err(ShortError::Buffer(_))), "{refused:?}");
     assert_eq!(live.take_memory().map(|memory| memory.frames()), Some(2));
     assert!(live.take_memory().is_none());
     assert!(matches!(live.stop(), Err(ShortError::Slot(SlotError::Empty))));
-    live.start_unit(machine.unit(), pool(&machine.ram, 8192), code(), &user_code(), sink()).unwrap();
+    live.start_unit(machine.unit(), pool(&machine.ram, 8192), [code()], &user_code(), sink()).unwrap();
     // While it traces, its parts are in use.
     assert!(live.take_memory().is_none());
-    let again = live.start(pool(&machine.ram, 8192), code(), &user_code(), sink());
+    let again = live.start(pool(&machine.ram, 8192), [code()], &user_code(), sink());
     assert_eq!(again, Err(ShortError::Slot(SlotError::Occupied)));
     machine.run(10);
     machine.deliver();
@@ -207,9 +207,35 @@ fn a_snapshot_whose_tables_list_one_region_each_has_the_first_one_and_says_so() 
 }
 
 #[test]
+fn a_live_trace_that_is_paused_has_what_is_executed_between_a_resume_and_a_pause() {
+    let (machine, live) = live();
+    live.slot().pause().unwrap();
+    let memory = pool(&machine.ram, 64 << 10);
+    live.start_unit(machine.unit(), memory, [code()], &user_code(), Executed::default()).unwrap();
+    machine.run(100);
+    let mut expected = vec![];
+    for _ in 0..2 {
+        assert_eq!(live.slot().resume(), Ok(true));
+        machine.forget_jumps();
+        machine.run(50);
+        expected.extend(machine.jumps());
+        // The pause is in the kernel.
+        machine.deliver();
+        live.slot().pause().unwrap();
+        machine.run(70);
+    }
+    let ended = live.stop().unwrap();
+    assert!(ended.is_whole(), "{}, {} errors", ended.loss, ended.errors);
+    // The target of each last jump was not executed any more.
+    let targets: Vec<_> = expected.chunks(50).flat_map(|jumps| &jumps[..49]).copied().collect();
+    let decoded: Vec<_> = ended.sink.0.chunks(50).flat_map(|addresses| &addresses[1..]).copied().collect();
+    assert_same(&decoded, &targets, "what was executed between a resume and a pause");
+}
+
+#[test]
 fn a_live_trace_that_nobody_serves_is_not_whole() {
     let (machine, live) = live();
-    live.start_unit(machine.unit(), pool(&machine.ram, 8192), code(), &user_code(), Executed::default())
+    live.start_unit(machine.unit(), pool(&machine.ram, 8192), [code()], &user_code(), Executed::default())
         .unwrap();
     machine.run(20_000);
     machine.deliver();

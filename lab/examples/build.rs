@@ -2,16 +2,27 @@
 
 use std::env;
 
-fn main() {
+pub fn main() {
     let script = format!("{}/../kernel.ld", env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     println!("cargo:rerun-if-changed={script}");
     println!("cargo:rustc-link-arg-bins=-T{script}");
-    // For a hosted target the C compiler's driver links; for a bare one the linker is called directly.
-    let hosted =
-        ["-nostartfiles", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none", "-Wl,--gc-sections"];
-    let bare = ["--no-pie", "--build-id=none", "--gc-sections"];
-    let is_bare = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "none");
-    for option in if is_bare { &bare[..] } else { &hosted[..] } {
+    for option in link_options() {
         println!("cargo:rustc-link-arg-bins={option}");
     }
+}
+
+/// Returns the link options of code without an operating system.
+pub fn link_options() -> &'static [&'static str] {
+    // For a hosted target the C compiler's driver links; for a bare one the linker is called directly.
+    match is_bare() {
+        true => &["--no-pie", "--build-id=none", "--gc-sections"],
+        false => {
+            &["-nostartfiles", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none", "-Wl,--gc-sections"]
+        }
+    }
+}
+
+/// Returns whether the target has no operating system.
+pub fn is_bare() -> bool {
+    env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "none")
 }

@@ -53,7 +53,7 @@ pub struct Live {
 struct Counted {
     hash: AddressHash,
     calls: Calls,
-    code: Section<'static>,
+    code: [Section<'static>; 1],
     steps: StepCounter,
 }
 
@@ -175,8 +175,8 @@ fn start(place: &'static Place, trace: &Trace, code: Section<'static>) -> Result
     let driver = place.make()?;
     let served = driver.slot().handler(|handler| handler.counts().served)?;
     let (pool, mut source) = trace.memory.take(trace.context)?;
-    let sink = Counted { hash: AddressHash::new(), calls: Calls::new(), code, steps: trace.steps() };
-    if let Err(error) = driver.start(pool, code, &PtConfig::new().os(true), sink) {
+    let sink = Counted { hash: AddressHash::new(), calls: Calls::new(), code: [code], steps: trace.steps() };
+    if let Err(error) = driver.start(pool, [code], &PtConfig::new().os(true), sink) {
         if let Some(pool) = driver.take_memory() {
             pool.release(&mut source);
         }
@@ -311,7 +311,7 @@ mod tests {
         let mut all = Vec::new();
         let code = Section { base: 0x1000, bytes: &CODE, space: AddressSpace::Any };
         let steps = counter(&mut all);
-        let mut sink = Counted { hash: AddressHash::new(), calls: Calls::new(), code, steps };
+        let mut sink = Counted { hash: AddressHash::new(), calls: Calls::new(), code: [code], steps };
         let run = |ip, lengths| InstructionRun { ip, lengths };
         let interrupt = Event {
             kind: EventKind::AsyncBranch { from: 0x1005 },

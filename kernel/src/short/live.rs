@@ -18,7 +18,8 @@ use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// decodes what the processor has written since the last one, and passes it to the sink `S`.
 ///
 /// `BLOCKS` is the number of words for the code that was decoded, four for each block at least; with few of them code
-/// is decoded again. The handler needs [`HANDLER_STACK`](crate::pmi::HANDLER_STACK) bytes of stack, and the sink comes
+/// is decoded again. `SECTIONS` is the number of sections of code: one for the kernel, and one for each program. The
+/// handler needs [`HANDLER_STACK`](crate::pmi::HANDLER_STACK) bytes of stack, and the sink comes
 /// on top.
 ///
 /// A kernel with several processors has an array of these.
@@ -60,7 +61,7 @@ use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// }
 ///
 /// fn trace(memory: FramePool, code: Section<'static>, work: fn()) -> Result<u64, ShortError> {
-///     LIVE.start(memory, code, &PtConfig::new().os(true), Count(0))?;
+///     LIVE.start(memory, [code], &PtConfig::new().os(true), Count(0))?;
 ///     work();
 ///     let ended = LIVE.stop()?;
 ///     assert!(ended.is_whole(), "{}, {} errors", ended.loss, ended.errors);
@@ -68,12 +69,18 @@ use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Live<M: Msr + 'static, A, S: 'static, const BLOCKS: usize = { 16 << 10 }> {
+pub struct Live<
+    M: Msr + 'static,
+    A,
+    S: 'static,
+    const BLOCKS: usize = { 16 << 10 },
+    const SECTIONS: usize = 1,
+> {
     slot: LiveSlot<M, A, S>,
     processor: fn() -> (M, A),
     /// True from a start to the end of its stop: what is in `parts` is in use.
     in_use: AtomicBool,
-    parts: UnsafeCell<Parts<BLOCKS>>,
+    parts: UnsafeCell<Parts<BLOCKS, SECTIONS>>,
 }
 
 /// The trace of a [`Live`], with its decoder.
@@ -83,15 +90,18 @@ pub type LiveSlot<M, A, S> = Slot<LiveTracer<M, S>, fn() -> (M, A)>;
 
 /// The parts that a trace borrows.
 #[derive(Debug)]
-struct Parts<const BLOCKS: usize> {
+struct Parts<const BLOCKS: usize, const SECTIONS: usize> {
     kept: Kept,
     blocks: [u32; BLOCKS],
-    code: [Section<'static>; 1],
+    code: [Section<'static>; SECTIONS],
     memory: Option<FramePool>,
 }
 
 // SAFETY: the slot is, `in_use` is atomic, and who has set it is the only user of `parts`.
-unsafe impl<M: Msr, A, S, const BLOCKS: usize> Sync for Live<M, A, S, BLOCKS> {}
+unsafe impl<M: Msr, A, S, const BLOCKS: usize, const SECTIONS: usize> Sync
+    for Live<M, A, S, BLOCKS, SECTIONS>
+{
+}
 
 /// The end of a trace.
 #[derive(Debug)]
@@ -116,7 +126,9 @@ impl<S> Ended<S> {
     }
 }
 
-impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, BLOCKS> {
+impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize, const SECTIONS: usize>
+    Live<M, A, S, BLOCKS, SECTIONS>
+{
     /// Creates it without a trace.
     ///
     /// # Safety
@@ -125,7 +137,7 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
     /// methods. `processor` creates values for that processor.
     #[must_use]
     pub const unsafe fn new(delivery: Delivery, processor: fn() -> (M, A)) -> Self {
-        let code = [Section { base: 0, bytes: &[], space: AddressSpace::Any }];
+        let code = [Section { base: 0, bytes: &[], space: AddressSpace::Any }; SECTIONS];
         let parts = Parts { kept: Kept::new(), blocks: [0; BLOCKS], code, memory: None };
         // SAFETY: the caller promises the same.
         let slot = unsafe { Slot::new(Handler::new(delivery), processor) };
@@ -138,7 +150,8 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
         &self.slot
     }
 
-    /// Starts a trace into all of this memory, over this code.
+    /// Starts a trace into all of this memory, over this code. It starts paused if the slot is
+    /// [paused](Slot::pause).
     ///
     /// # Errors
     ///
@@ -148,7 +161,7 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
     pub fn start(
         &'static self,
         memory: FramePool,
-        code: Section<'static>,
+        code: [Section<'static>; SECTIONS],
         config: &PtConfig,
         sink: S,
     ) -> Result<(), ShortError> {
@@ -165,7 +178,7 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
         &'static self,
         unit: PtUnit<M>,
         memory: FramePool,
-        code: Section<'static>,
+        code: [Section<'static>; SECTIONS],
         config: &PtConfig,
         sink: S,
     ) -> Result<(), ShortError> {
@@ -175,7 +188,7 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
     fn start_by(
         &'static self,
         memory: FramePool,
-        code: Section<'static>,
+        code: [Section<'static>; SECTIONS],
         config: &PtConfig,
         sink: S,
         unit: impl FnOnce(M) -> Result<PtUnit<M>, Absent>,
@@ -184,8 +197,8 @@ impl<M: Msr, A: LocalApic, S: ExecutionSink, const BLOCKS: usize> Live<M, A, S, 
         // SAFETY: nobody else uses the parts.
         let Parts { kept, blocks, code: place, memory: pool } = unsafe { &mut *self.parts.get() };
         let pool: &'static FramePool = pool.insert(memory);
-        *place = [code];
-        let unit = unit((self.processor)().0)?;
+        *place = code;
+        let unit = unit((self.processor)().0)?.gated_by(self.slot.gate());
         let regions = match unit.capabilities().has(Feature::TopaMultipleEntries) {
             true => pool.bytes() / RegionSize::K4.bytes(),
             // Each region has a table of its own.

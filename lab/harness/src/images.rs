@@ -87,7 +87,8 @@ pub fn build_libipt() -> Result<PathBuf> {
 }
 
 /// The example kernels, in the order in which they are best read; each is a folder in `lab/examples/`.
-pub const EXAMPLES: [&str; 6] = ["snapshot", "panic", "live", "lossless", "fuzz-target", "c"];
+pub const EXAMPLES: [&str; 8] =
+    ["snapshot", "panic", "live", "lossless", "fuzz-target", "threads", "async", "c"];
 
 /// Builds the example kernels, which are a workspace of their own but for the one in C, and returns the path of the one
 /// with this name.

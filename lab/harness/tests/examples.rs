@@ -1,6 +1,6 @@
 //! The example kernels boot, and their output is right.
 
-use pugmark_harness::examples::{boot_by_grub, check, machine};
+use pugmark_harness::examples::{boot_by_grub, check, check_thread, machine};
 use pugmark_harness::images::{EXAMPLES, Images, build_example};
 use pugmark_harness::report::End;
 use std::fs;
@@ -37,6 +37,24 @@ fn lossless_decodes_all_that_four_processors_execute_while_they_execute_it() {
 #[test]
 fn fuzz_target_finds_the_inputs_that_reach_new_edges() {
     is_right("fuzz-target");
+}
+
+#[test]
+fn threads_decodes_what_one_thread_executes_and_nothing_else() {
+    is_right("threads");
+}
+
+#[test]
+fn threads_decodes_all_that_its_thread_executes_of_the_program() {
+    let images = Images::build().unwrap();
+    let image = build_example("threads").unwrap();
+    let outcome = machine(&images, "threads", &image, "step=always clock=100").run(|_| {}).unwrap();
+    check_thread(&image, &outcome).unwrap();
+}
+
+#[test]
+fn async_attributes_what_it_executes_to_tasks_while_it_executes_it() {
+    is_right("async");
 }
 
 #[test]
@@ -101,7 +119,7 @@ fn lines(source: &str) -> usize {
 fn the_examples_are_as_short_as_their_table_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let table = fs::read_to_string(folder.join("README.md")).unwrap();
-    for (name, most) in EXAMPLES.into_iter().zip([30, 150, 60, 130, 100, 80]) {
+    for (name, most) in EXAMPLES.into_iter().zip([30, 150, 60, 130, 100, 100, 120, 80]) {
         let file = if name == "c" { "src/main.c" } else { "src/main.rs" };
         let lines = lines(&fs::read_to_string(folder.join(name).join(file)).unwrap());
         assert!(lines <= most, "{name} has {lines} lines");

@@ -12,7 +12,7 @@ unsafe extern "C" {
 
 /// The bytes of a trap's stack in use when `kernel_trap` is called: registers pushed by the processor and the stub, and
 /// the SSE registers.
-pub const STUB: usize = size_of::<TrapFrame>() + 512 + 32;
+pub const STUB: usize = size_of::<TrapFrame>() + SSE + 32;
 
 /// Returns the address of a vector's stub: it saves all registers, handles the vector's error code and ends with IRETQ.
 pub fn stub(vector: u8) -> VirtAddr {
@@ -28,7 +28,7 @@ pub fn stub_addresses() -> RangeInclusive<u64> {
 
 /// The registers at a trap, in the order in which the stub pushes them.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TrapFrame {
     pub rax: u64,
     pub rcx: u64,
@@ -54,7 +54,21 @@ pub struct TrapFrame {
     pub ss: u64,
 }
 
+/// The size of the SSE registers as FXSAVE writes them.
+pub const SSE: usize = 512;
+
 impl TrapFrame {
+    /// Returns the SSE registers, which are loaded when `kernel_trap` returns.
+    ///
+    /// # Safety
+    ///
+    /// The frame is the one that `kernel_trap` was called with.
+    pub unsafe fn sse(&mut self) -> &mut [u8; SSE] {
+        let address = (&raw mut *self).addr() - SSE & !15;
+        // SAFETY: there the stub has saved them, and nothing else uses that place until the stub loads them again.
+        unsafe { &mut *(&raw mut *self).with_addr(address).cast() }
+    }
+
     /// Ends the #GP of a guarded access without IRET, which would unblock NMIs.
     pub fn resume(&self, fixup: Fixup) -> ! {
         let &Self { rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = self;

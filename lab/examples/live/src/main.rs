@@ -70,9 +70,9 @@ fn trace() -> Result<(), ShortError> {
     // SAFETY: the linker puts the kernel's code between these symbols; nothing writes to it.
     let code = unsafe { kernel_code(&raw const machine::__text_start, &raw const machine::__text_end) };
     let count: fn(Step) = |step| _ = CALLS.fetch_add((step.kind == StepKind::Call).into(), Relaxed);
-    let sink = Counts { all: AddressHash::new(), calls: CallSink::new(code, count) };
+    let sink = Counts { all: AddressHash::new(), calls: CallSink::new([code], count) };
     machine::mark_truth(1);
-    LIVE.start(memory, code, &PtConfig::new().os(true), sink)?;
+    LIVE.start(memory, [code], &PtConfig::new().os(true), sink)?;
     work();
     let ended = LIVE.stop()?;
     machine::mark_truth(0);

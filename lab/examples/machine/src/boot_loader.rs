@@ -103,7 +103,7 @@ unsafe fn read_multiboot2(information: u32) {
 unsafe fn take_file(file: &Range<u64>) {
     let size = (file.end - file.start) as usize;
     // SAFETY: the caller promises it, and all memory is mapped.
-    symbols::init(unsafe { core::slice::from_raw_parts(mapped(file.start) as *const u8, size) });
+    symbols::add(unsafe { core::slice::from_raw_parts(mapped(file.start) as *const u8, size) });
 }
 
 /// Adds the memory of a region that is not in use.

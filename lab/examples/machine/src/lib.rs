@@ -1,4 +1,5 @@
-//! The parts of a PC that an example kernel needs before tracing: entry, memory, serial port, interrupts, symbols.
+//! The parts of a PC that an example kernel needs before tracing: entry, memory, serial port, interrupts, symbols, programs
+//! and their threads.
 //!
 //! A kernel has all of this already. Only the #GP handler (`traps`) is related to tracing: it repairs the driver's
 //! guarded accesses, and a kernel adds this to its own handler.
@@ -7,9 +8,12 @@
 mod boot_loader;
 pub mod frames;
 pub mod processors;
+pub mod programs;
 pub mod serial;
 mod stacks;
 pub mod symbols;
+pub mod threads;
+pub mod timer;
 pub mod traps;
 
 use core::panic::PanicInfo;

@@ -90,7 +90,8 @@ extern "C" fn kernel_processor() -> ! {
     }
 }
 
-fn write_local_apic(register: u64, value: u32) {
+/// Writes to a register of this processor's local APIC.
+pub(crate) fn write_local_apic(register: u64, value: u32) {
     let address = (PHYSICAL_MEMORY_OFFSET + LOCAL_APIC + register) as *mut u32;
     // SAFETY: the local APIC's page is mapped.
     unsafe { address.write_volatile(value) };

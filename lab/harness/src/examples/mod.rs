@@ -2,6 +2,8 @@
 //! the known structure of their code.
 
 mod path;
+mod tasks;
+mod threads;
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_launch::boot::{Boot, BootSource, Console, Ending};
@@ -14,7 +16,7 @@ use crate::images::Images;
 use crate::machine::{EXIT_PASSED, Machine, Outcome};
 use crate::report::{End, Transcript};
 use crate::scratch::Scratch;
-use crate::truth::hash;
+use crate::truth::{Record, hash};
 use path::{Call, ExampleProgram, Summary};
 
 /// The profile on which the examples are booted.
@@ -92,9 +94,20 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
         "fuzz-target" => evidence.fuzz_target(),
         "lossless" => evidence.lossless(),
         "live" => evidence.live(1, "pmis="),
+        "threads" => evidence.threads(),
+        "async" => evidence.tasks(),
         "c" => evidence.in_c(),
         _ => bail!("there is no example {name}"),
     }
+}
+
+/// Checks what the example `threads` has printed of the traced thread against a log of all threads, whether they were
+/// traced or not (the monitor's option `step=always`). Returns a sentence that tells what was found to be right.
+///
+/// # Errors
+/// If the printed part of the program is not all of that thread's, or no other thread has run.
+pub fn check_thread(image: &Path, outcome: &Outcome) -> Result<String> {
+    Shown { program: ExampleProgram::read(image)?, outcome }.whole_thread()
 }
 
 /// The output of an example, and its execution.
@@ -106,6 +119,25 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn lines(&self) -> impl Iterator<Item = &str> {
         self.outcome.transcript.other.iter().map(String::as_str)
+    }
+
+    /// Checks count and hash in the line with this beginning. Returns the count. A trace has the interrupt of a system
+    /// call, as one before that instruction.
+    fn counts<'r>(&self, prefix: &str, path: impl Iterator<Item = &'r Record>) -> Result<usize> {
+        let path = path.filter(|record| !record.flags.is_software_interrupt());
+        let addresses: Vec<u64> = path.map(|record| record.rip).collect();
+        let executed = format!("{prefix}{} hash={:#x}", addresses.len(), hash(&addresses));
+        let printed = self.lines().find(|line| line.starts_with(prefix)).unwrap_or_default();
+        ensure!(printed == executed, "printed {printed}, executed {executed}");
+        Ok(addresses.len())
+    }
+
+    /// Returns the number of PMIs that was printed.
+    fn pmis(&self) -> Result<u64> {
+        let served = self.lines().find_map(|line| line.strip_prefix("pmis=")).context("no number of PMIs")?;
+        let served = served.parse().context("no number of PMIs")?;
+        ensure!(served > 0, "no NMI has interrupted it, so that this has shown little");
+        Ok(served)
     }
 
     /// Returns the calls of a session.
@@ -213,7 +245,7 @@ impl Shown<'_> {
     fn live(&self, session: u16, prefix: &str) -> Result<String> {
         let path = self.outcome.truth.session(session);
         let addresses: Vec<u64> = path.iter().map(|record| record.rip).collect();
-        let calls = self.program.call_instructions(path)?;
+        let calls = self.program.call_instructions(path)?.len();
         let printed =
             self.lines().find_map(|line| line.strip_prefix(prefix)).context("nothing was printed")?;
         let (served, rest) = printed.split_once(' ').context("no instructions")?;

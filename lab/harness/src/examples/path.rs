@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
@@ -10,6 +10,15 @@ use crate::truth::Record;
 
 /// The symbol of the stubs of all interrupts, in `lab/machine`.
 const STUBS: &str = "trap_stubs";
+
+/// The symbol of a program's file in the kernel's, in `lab/examples/machine`.
+const EMBEDDED: &str = "program_file";
+
+/// Returns whether an interrupt came after an instruction, where the execution went on at `to`: no branch leads to the
+/// stubs of interrupts.
+pub(super) fn is_interrupted(program: &ExampleProgram, instruction: &Instruction, to: u64) -> bool {
+    to != instruction.next_ip() && program.name(to) == STUBS
+}
 
 /// An image: its code and its functions.
 pub(super) struct ExampleProgram {
@@ -54,10 +63,23 @@ pub(super) struct Summary {
 }
 
 impl ExampleProgram {
-    /// Reads an ELF file.
+    /// Reads an ELF file, and the program in it, if there is one.
     pub(super) fn read(image: &Path) -> Result<Self> {
         let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
         let elf = object::File::parse(&*file).with_context(|| format!("{} is no ELF", image.display()))?;
+        let mut all = Self::of(&elf)?;
+        if let Some(symbol) = elf.symbol_by_name(EMBEDDED) {
+            let section = elf.section_by_index(symbol.section_index().context("a file without bytes")?)?;
+            let file =
+                section.data_range(symbol.address(), symbol.size())?.context("a file without bytes")?;
+            let program = Self::of(&object::File::parse(file).context("the program is no ELF")?)?;
+            all.segments.extend(program.segments);
+            all.functions.extend(program.functions);
+        }
+        Ok(all)
+    }
+
+    fn of(elf: &object::File<'_>) -> Result<Self> {
         let segments = elf.segments().map(|segment| Ok((segment.address(), segment.data()?.to_vec())));
         let functions =
             elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
@@ -82,15 +104,17 @@ impl ExampleProgram {
         Ok(calls)
     }
 
-    /// Counts the call instructions on a path that an NMI may interrupt, but for calls of the next instruction.
-    pub(super) fn call_instructions(&self, path: &[Record]) -> Result<u64> {
-        let mut calls = 0;
+    /// Returns the target of each call instruction on a path that an interrupt may interrupt, but for calls of the next
+    /// instruction. An interrupt comes before no target of an indirect call.
+    pub(super) fn call_instructions(&self, path: &[Record]) -> Result<Vec<u64>> {
+        let mut calls = Vec::new();
         self.steps(path, |instruction, to| {
-            calls += u64::from(match instruction.flow_control() {
-                FlowControl::Call => instruction.near_branch_target() != instruction.next_ip(),
-                FlowControl::IndirectCall => to != instruction.next_ip(),
-                _ => false,
-            });
+            let target = match instruction.flow_control() {
+                FlowControl::Call => instruction.near_branch_target(),
+                FlowControl::IndirectCall => to,
+                _ => return Ok(()),
+            };
+            calls.extend((target != instruction.next_ip()).then_some(target));
             Ok(())
         })?;
         Ok(calls)
@@ -102,13 +126,7 @@ impl ExampleProgram {
         self.steps(path, |instruction, to| {
             let next = instruction.next_ip();
             let target = instruction.near_branch_target();
-            // No branch leads to the stubs of interrupts.
-            let interrupted = match instruction.flow_control() {
-                FlowControl::Next => to != next,
-                FlowControl::UnconditionalBranch | FlowControl::Call => to != target,
-                FlowControl::ConditionalBranch => to != target && to != next,
-                _ => self.name(to) == STUBS,
-            };
+            let interrupted = is_interrupted(self, instruction, to);
             let call = |to| Entered { to: Some(to), name: self.name(to) };
             match instruction.flow_control() {
                 // It was called and interrupted before its first instruction.
@@ -197,7 +215,11 @@ impl ExampleProgram {
     }
 
     /// Calls `visit` with each instruction and the next executed address.
-    fn steps(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64) -> Result<()>) -> Result<()> {
+    pub(super) fn steps(
+        &self,
+        path: &[Record],
+        mut visit: impl FnMut(&Instruction, u64) -> Result<()>,
+    ) -> Result<()> {
         let mut known: HashMap<u64, Instruction> = HashMap::new();
         for pair in path.windows(2) {
             let [from, to] = [pair[0].rip, pair[1].rip];
