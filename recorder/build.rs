@@ -4,7 +4,7 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
@@ -15,6 +15,7 @@ const FILES: [&str; 20] = [
     "exec.rs",
     "faults.rs",
     "fork.rs",
+    "imports.rs",
     "leaving.rs",
     "machine_plugin/gates.rs",
     "machine_plugin/mod.rs",

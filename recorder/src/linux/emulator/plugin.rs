@@ -32,6 +32,8 @@ mod exec;
 mod faults;
 #[path = "fork.rs"]
 mod fork;
+#[path = "imports.rs"]
+mod imports;
 #[path = "leaving.rs"]
 mod leaving;
 #[path = "machine_plugin/mod.rs"]
@@ -428,9 +430,14 @@ fn translates(block: Opaque) {
     if in_memory != 0 && address < USER_END {
         GUEST_BASE.store(in_memory.wrapping_sub(address), Relaxed);
     }
-    const MOST_BYTES: usize = 15;
-    let mut code = Vec::with_capacity(count * MOST_BYTES);
-    let lengths: Vec<u8> = instructions.iter().map(|insn| api.read_instruction(*insn, &mut code)).collect();
+    let mut code = Vec::with_capacity(count * leaving::LONGEST as usize);
+    let lengths: Vec<u8> = if address < USER_END {
+        instructions.iter().map(|insn| api.read_instruction(*insn, &mut code)).collect()
+    } else {
+        // Nothing is there; QEMU 10 crashes where it is asked for bytes.
+        code.resize(count, 0);
+        vec![1; count]
+    };
     let number = process.blocks;
     if counts::IS_COUNTING.load(Relaxed) {
         counts::translates(process, (block, &instructions), address, (&lengths, &code));
@@ -487,10 +494,12 @@ fn threads_stand_still() {
     if counts::IS_COUNTING.load(Relaxed) {
         return counts::show_all();
     }
+    // Nobody frees a thread while the process is locked.
+    let _process = lock();
     for place in &THREADS {
-        let thread = place.swap(null_mut(), Relaxed);
+        let thread = place.load(Relaxed);
         if !thread.is_null() {
-            // SAFETY: from `Box::into_raw`, and it is never freed: its thread may still use it.
+            // SAFETY: from `Box::into_raw`, and it is not freed.
             let thread = unsafe { &*thread };
             thread.ring.header().counted_self.store(thread.counted(), Relaxed);
         }
