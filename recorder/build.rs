@@ -4,12 +4,13 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 21] = [
+const FILES: [&str; 22] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
     "calls.rs",
     "counts.rs",
+    "deviations.rs",
     "dying.rs",
     "environment.rs",
     "exec.rs",

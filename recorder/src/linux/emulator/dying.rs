@@ -86,11 +86,13 @@ fn note(signal: u32) {
     unsafe { &*thread }.ring.header().end.set(End { signal, ip, cr2 });
 }
 
-/// Returns RIP and CR2 of the calling thread's virtual processor, as far as the emulator tells: by the interface, or
-/// in words.
+/// Returns RIP and CR2 of the calling thread's virtual processor, as far as the emulator tells: by the interface, which
+/// versions from 10.1 on do in callbacks alone, or in words.
 fn registers(index: c_uint) -> [Option<u64>; 2] {
-    if let Some(registers) = API.get().and_then(|api| api.registers.as_ref()) {
-        return registers.read([c"rip", c"cr2"]);
+    let told =
+        API.get().and_then(|api| api.registers.as_ref()).map(|registers| registers.read([c"rip", c"cr2"]));
+    if let Some(told @ [Some(_), _]) = told {
+        return told;
     }
     let text = state::text(index).unwrap_or_default();
     ["RIP=", "CR2="].map(|name| u64::from_str_radix(text.split(name).nth(1)?.get(..16)?, 16).ok())
