@@ -238,6 +238,7 @@ fn deviation(Deviation { pid, kind }: &Deviation) -> String {
                 317 => " (seccomp)",
                 321 => " (bpf)",
                 323 => " (userfaultfd)",
+                330 => " (pkey_alloc)",
                 425 => " (io_uring_setup)",
                 _ => "",
             };
