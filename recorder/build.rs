@@ -4,17 +4,19 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/linux/emulator";
-const FILES: [&str; 20] = [
+const FILES: [&str; 22] = [
     "plugin.rs",
     "api.rs",
     "callbacks.rs",
     "calls.rs",
     "counts.rs",
+    "deviations.rs",
     "dying.rs",
     "environment.rs",
     "exec.rs",
     "faults.rs",
     "fork.rs",
+    "imports.rs",
     "leaving.rs",
     "machine_plugin/gates.rs",
     "machine_plugin/mod.rs",

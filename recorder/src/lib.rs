@@ -45,7 +45,7 @@
 //!
 //! Beside the files of the first part is `recording.json`: whose each part is (thread, process, name, program, time),
 //! how the program ended (`null` for a process that was let go on; with a signal where it was, if that is known), why
-//! the recording ended, and which processes have asked for a seccomp filter and got none.
+//! the recording ended, and where the emulator was no Linux for a process (`deviations`).
 //!
 //! Nobody else may read the files, and none is written through a link. A recording that is there already gets the name
 //! with `.old`. The files are written as the program runs: if this process is killed or the disk is full, what is there
@@ -85,9 +85,9 @@ pub mod names;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use linux::{
-    BadRange, BadTrigger, Cause, Counted, CountedThread, Ending, Engine, Fault, Missing, NoEmulator,
-    NotFollowed, Part, Range, RecordError, RecordOptions, RecordProgress, Recording, ThreadInfo, Trigger,
-    Unreached, count, emulator_is_installed, record, why_stepping,
+    BadRange, BadTrigger, Cause, Counted, CountedThread, Deviation, DeviationKind, Ending, Engine, Fault,
+    Missing, NoEmulator, NotFollowed, Part, Range, RecordError, RecordOptions, RecordProgress, Recording,
+    ThreadInfo, Trigger, Unreached, count, emulator_is_installed, record, why_stepping,
 };
 
 /// The number of executions of a block from which a [`Run`](pugmark_decoder_core::hash::Run) of its addresses pays:

@@ -1,6 +1,8 @@
 //! Writes `recording.json`: which task ran which program, and how the recording ended.
 
-use super::{Cause, Ending, NotFollowed, Part, RecordError, RecordOptions, part::write_json};
+use super::{
+    Cause, Deviation, DeviationKind, Ending, NotFollowed, Part, RecordError, RecordOptions, part::write_json,
+};
 use crate::files::INDEX;
 use serde_json::{Value, json};
 use std::{path::Path, time::SystemTime};
@@ -14,13 +16,13 @@ pub(super) fn begin(options: &RecordOptions, begun: SystemTime) -> Result<(), Re
     write_json(&options.out, INDEX, &index)
 }
 
-/// Writes the index of a recording that began at `begun`, with the programs that are not in it, and the processes that
-/// have asked for a seccomp filter and got none.
+/// Writes the index of a recording that began at `begun`, with the programs that are not in it, and where the
+/// emulator is no Linux.
 pub(super) fn write(
     options: &RecordOptions,
     begun: SystemTime,
     (parts, ending, cause): (&[Part], Ending, Cause),
-    (not_followed, unfiltered): (&[NotFollowed], &[i32]),
+    (not_followed, deviations): (&[NotFollowed], &[Deviation]),
 ) -> Result<(), RecordError> {
     let ending = match ending {
         Ending::Exit(status) => json!({ "exit": status }),
@@ -42,7 +44,13 @@ pub(super) fn write(
     index["ending"] = ending;
     let entry_of = |NotFollowed { pid, program }: &NotFollowed| json!({ "pid": pid, "program": program });
     index["not_followed"] = not_followed.iter().map(entry_of).collect();
-    index["seccomp_refused"] = unfiltered.into();
+    let entry_of = |Deviation { pid, kind }: &Deviation| match kind {
+        DeviationKind::NoFilter => json!({ "pid": pid, "kind": "no_filter" }),
+        DeviationKind::NoCall(number) => json!({ "pid": pid, "kind": "no_call", "call": number }),
+        DeviationKind::NoSharedMemory => json!({ "pid": pid, "kind": "no_shared_memory" }),
+        DeviationKind::StaleCode => json!({ "pid": pid, "kind": "stale_code" }),
+    };
+    index["deviations"] = deviations.iter().map(entry_of).collect();
     let ended_in = Part::ended_in(parts).map(|part| &part.dir);
     let entry = |part: &Part| {
         let mut entry = entry(&options.out, part);

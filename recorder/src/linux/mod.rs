@@ -19,7 +19,7 @@ mod thread_info;
 mod trigger;
 mod truth;
 
-pub use emulator::{Counted, CountedThread, NoEmulator};
+pub use emulator::{Counted, CountedThread, DeviationKind, NoEmulator};
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};
 pub use part::{Fault, Part};
@@ -46,8 +46,17 @@ pub struct Recording {
     pub unreported: u32,
     /// The triggers to start or stop tracing that were not reached.
     pub unreached: Vec<Unreached>,
-    /// The processes that have asked for a seccomp filter and got none, because the emulator has none.
-    pub unfiltered: Vec<i32>,
+    /// Where the emulator is no Linux for the program.
+    pub deviations: Vec<Deviation>,
+}
+
+/// Something that the emulator has done otherwise than the system would have, for one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deviation {
+    /// The process.
+    pub pid: i32,
+    /// The difference.
+    pub kind: DeviationKind,
 }
 
 /// A program that was executed outside of the emulator, with all that it has started: one with 32 bits, one that has

@@ -10,8 +10,8 @@ use clap::{
 use indicatif::{ProgressBar, ProgressStyle};
 use pugmark_model::intel::IntelProfile;
 use pugmark_recorder::{
-    Cause, Ending, Engine, Missing, NotFollowed, Part, Range, RecordError, RecordOptions, Recording, Trigger,
-    Unreached, record, why_stepping,
+    Cause, Deviation, DeviationKind, Ending, Engine, Missing, NotFollowed, Part, Range, RecordError,
+    RecordOptions, Recording, Trigger, Unreached, record, why_stepping,
 };
 use std::{
     error::Error as _,
@@ -196,9 +196,7 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
             recording.unreported
         ));
     }
-    let unfiltered =
-        |pid| format!("process {pid} asked for a seccomp filter: QEMU refuses it, and none is in force");
-    messages.extend(recording.unfiltered.iter().map(unfiltered));
+    messages.extend(recording.deviations.iter().map(deviation));
     messages.extend(match recording.cause {
         Cause::Limit => Some(format!(
             "the limit of {} instructions was reached: what the program did from there on is not in the trace",
@@ -228,6 +226,35 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
         Ending::Signal(signal) => Some(ended_by(signal, Part::ended_in(&recording.parts))),
     });
     messages
+}
+
+/// Returns the message about a difference between the emulator and the system.
+fn deviation(Deviation { pid, kind }: &Deviation) -> String {
+    match kind {
+        DeviationKind::NoFilter => {
+            format!("process {pid} asked for a seccomp filter: QEMU refuses it, and none is in force")
+        }
+        DeviationKind::NoCall(number) => {
+            let name = match number {
+                101 => " (ptrace)",
+                298 => " (perf_event_open)",
+                317 => " (seccomp)",
+                321 => " (bpf)",
+                323 => " (userfaultfd)",
+                330 => " (pkey_alloc)",
+                425 => " (io_uring_setup)",
+                _ => "",
+            };
+            format!("process {pid} made system call {number}{name}, which QEMU does not have: it got ENOSYS")
+        }
+        DeviationKind::NoSharedMemory => {
+            format!("process {pid} started a process that shares its memory: QEMU refuses that with EINVAL")
+        }
+        DeviationKind::StaleCode => format!(
+            "warning: process {pid} maps code that it can write to elsewhere: QEMU does not notice when it does, and \
+             executes what was there before; use --engine stepping"
+        ),
+    }
 }
 
 /// Returns the message about a program that a signal has ended, in this part if that is known.
@@ -317,7 +344,10 @@ fn line(part: &Part) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
-    use pugmark_recorder::NoEmulator;
+    use pugmark_recorder::{
+        DeviationKind::{NoCall, NoFilter, NoSharedMemory},
+        NoEmulator,
+    };
 
     #[derive(Parser)]
     struct RecordCli {
@@ -367,7 +397,7 @@ mod tests {
             not_followed: vec![],
             unreported: 0,
             unreached: vec![],
-            unfiltered: vec![],
+            deviations: vec![],
         };
         let unreached = |option, missing| Unreached { option, trigger: Trigger::Address(0x10), missing };
         let after = "what the program did from there on is not in the trace";
@@ -405,8 +435,18 @@ mod tests {
                 vec![format!("stopped by signal 15: {after}"), "the program was ended by signal 15".into()],
             ),
             (
-                Recording { unfiltered: vec![7], ..plain() },
-                vec!["process 7 asked for a seccomp filter: QEMU refuses it, and none is in force".into()],
+                Recording {
+                    deviations: [NoFilter, NoCall(101), NoCall(9999), NoSharedMemory]
+                        .map(|kind| Deviation { pid: 7, kind })
+                        .into(),
+                    ..plain()
+                },
+                vec![
+                    "process 7 asked for a seccomp filter: QEMU refuses it, and none is in force".into(),
+                    "process 7 made system call 101 (ptrace), which QEMU does not have: it got ENOSYS".into(),
+                    "process 7 made system call 9999, which QEMU does not have: it got ENOSYS".into(),
+                    "process 7 started a process that shares its memory: QEMU refuses that with EINVAL".into(),
+                ],
             ),
             (
                 Recording { ending: Ending::Exit(3), unreported: 2, ..plain() },

@@ -31,7 +31,9 @@ fn seen(program: &Path, before: &[&str], environment: &[(&str, &str)]) -> Vec<Ve
     let mut words: Vec<&str> = before.to_vec();
     words.extend([program.to_str().expect("a name"), "again", "set"]);
     let mut command = Command::new(words[0]);
-    command.args(&words[1..]).env_clear().env("PATH", "/usr/bin:/bin").envs(environment.iter().copied());
+    // The emulator is found there.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.args(&words[1..]).env_clear().env("PATH", path).envs(environment.iter().copied());
     let output = command.output().expect("it runs");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");

@@ -349,33 +349,6 @@ fn a_disk_that_is_full_leaves_what_was_recorded_until_then() {
 }
 
 #[test]
-fn a_filter_that_the_emulator_refuses_is_said() {
-    let filtering = r#"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-int main(void) {
-    struct sock_filter allow = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW };
-    struct sock_fprog program = { 1, &allow };
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 1;
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) ? 2 : 0;
-}
-"#;
-    for_each_engine(|engine| {
-        let Some(program) = compile("filtering", filtering) else { return };
-        let options =
-            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
-        let recording = record(&options, &mut |_| {}).expect("it is recorded");
-        let pid = recording.parts[0].thread.pid;
-        let (ending, unfiltered) = if engine == Engine::Emulator { (2, vec![pid]) } else { (0, vec![]) };
-        assert_eq!((recording.ending, &recording.unfiltered), (Ending::Exit(ending), &unfiltered));
-        let index = fs::read(program.path("out/recording.json")).expect("an index");
-        let index: Value = serde_json::from_slice(&index).expect("JSON");
-        assert_eq!(index["seccomp_refused"], serde_json::json!(unfiltered));
-    });
-}
-
-#[test]
 fn a_recording_is_a_secret_and_the_one_before_is_kept() {
     let scratch = Scratch::new("secret-files");
     let out = scratch.path("out");

@@ -6,6 +6,7 @@ mod attach;
 mod command;
 mod counting;
 mod crashes;
+mod deviations;
 mod environment;
 mod executing;
 mod losses;

@@ -59,6 +59,30 @@ pub struct Api {
     instruction_length: extern "C" fn(Opaque) -> usize,
     pub instruction_address: extern "C" fn(Opaque) -> u64,
     pub instruction_in_memory: extern "C" fn(Opaque) -> *const u8,
+    /// Versions from 2 on have these.
+    pub registers: Option<Registers>,
+}
+
+/// The registers of the calling thread's virtual processor, in arrays of glib.
+pub struct Registers {
+    list: extern "C" fn() -> *const Array<u8>,
+    element_size: extern "C" fn(*const Array<u8>) -> c_uint,
+    new_bytes: extern "C" fn() -> *mut Array<u64>,
+    read: extern "C" fn(*mut c_void, *mut Array<u64>) -> c_int,
+}
+
+/// The begin of glib's `GArray` and `GByteArray`.
+#[repr(C)]
+struct Array<T> {
+    data: *const T,
+    length: c_uint,
+}
+
+/// The begin of a register's description.
+#[repr(C)]
+struct NamedRegister {
+    handle: *mut c_void,
+    name: *const c_char,
 }
 
 /// A function that takes a callback of the plugin.
@@ -225,6 +249,39 @@ impl ByProcessor {
     }
 }
 
+impl Registers {
+    #[allow(clippy::missing_transmute_annotations, reason = "each field has its type")]
+    fn find() -> Option<Self> {
+        Some(Self {
+            list: found!(c"qemu_plugin_get_registers"),
+            element_size: found!(c"g_array_get_element_size"),
+            new_bytes: found!(c"g_byte_array_new"),
+            read: found!(c"qemu_plugin_read_register"),
+        })
+    }
+
+    /// Returns registers of 8 bytes by their names. The arrays stay: a process reads its registers once, at its end.
+    pub fn read<const N: usize>(&self, names: [&CStr; N]) -> [Option<u64>; N] {
+        let list = (self.list)();
+        let size = (self.element_size)(list) as usize;
+        // SAFETY: the emulator has made the array.
+        let (data, length) = unsafe { ((*list).data, (*list).length as usize) };
+        let described = |number| data.wrapping_add(number * size).cast::<NamedRegister>();
+        names.map(|name| {
+            // SAFETY: each element begins with the description, whose name is a text that stays.
+            let is_it = |number: &usize| unsafe { CStr::from_ptr((*described(*number)).name) == name };
+            let number = (0..length).find(is_it)?;
+            let bytes = (self.new_bytes)();
+            // SAFETY: as above.
+            (self.read)(unsafe { (*described(number)).handle }, bytes);
+            // SAFETY: glib has made the array, and the emulator has filled it.
+            let Array { data, length } = unsafe { bytes.read() };
+            // SAFETY: there are as many bytes.
+            (length as usize == size_of::<u64>()).then(|| unsafe { data.read_unaligned() })
+        })
+    }
+}
+
 impl Api {
     /// Finds all functions in the running program; `None` if that is not the emulator.
     #[allow(clippy::missing_transmute_annotations, reason = "each field has its type above")]
@@ -252,6 +309,7 @@ impl Api {
             instruction_length: found!(c"qemu_plugin_insn_size"),
             instruction_address: found!(c"qemu_plugin_insn_vaddr"),
             instruction_in_memory: found!(c"qemu_plugin_insn_haddr"),
+            registers: Registers::find(),
         })
     }
 

@@ -1,6 +1,9 @@
 //! The program's system calls: what each of them changes.
 
-use super::{KERNEL_TICKS, exec, fork, lock, program_memory, starter, wire::Kind, with_thread};
+use super::{
+    KERNEL_TICKS, deviations::DeviationKind, exec, fork, lock, program_memory, starter, wire::Kind,
+    with_thread,
+};
 use std::{
     ffi::{c_int, c_uint},
     sync::atomic::Ordering::Relaxed,
@@ -20,13 +23,8 @@ const EXIT: i64 = 60;
 const PRCTL: i64 = 157;
 const EXIT_GROUP: i64 = 231;
 const PKEY_MPROTECT: i64 = 329;
-const SECCOMP: i64 = 317;
 const EXECVEAT: i64 = 322;
 const CLONE3: i64 = 435;
-
-const PR_SET_SECCOMP: u64 = 22;
-/// After the mode without a filter; what is above asks for other things.
-const SECCOMP_SET_MODE_FILTER: u64 = 1;
 
 /// The handler of a signal that is ignored; that of one without a handler is 0.
 const SIG_IGN: u64 = 1;
@@ -72,8 +70,6 @@ pub(super) fn before(index: c_uint, number: i64, arguments: [u64; 5]) {
                 exec::follow_exec(thread, exec::Named { folder, path: a2, flags }, a3, a4);
             }
             CLONE | CLONE3 | FORK | VFORK => starter::starts(thread),
-            PRCTL if a1 == PR_SET_SECCOMP => drop(thread.ring.write(Kind::Seccomp, &[])),
-            SECCOMP if a1 <= SECCOMP_SET_MODE_FILTER => drop(thread.ring.write(Kind::Seccomp, &[])),
             _ => {}
         }
     });
@@ -91,6 +87,11 @@ pub(super) fn after(index: c_uint, number: i64, result: i64) {
         thread.waited += KERNEL_TICKS;
         thread.follow_clock();
         let [a1, a2, a3, a4, _] = thread.arguments;
+        if let Some(found) = DeviationKind::of_call(number, thread.arguments, result, exec::is_writable) {
+            thread
+                .ring
+                .write(Kind::Deviates, &found.words().map(u32::to_le_bytes).each_ref().map(|word| &word[..]));
+        }
         let maps_code = match number {
             MMAP => a3 & PROT_EXEC != 0 || a4 & MAP_FIXED != 0,
             MPROTECT | MREMAP | SHMAT | PKEY_MPROTECT => true,

@@ -5,170 +5,73 @@
 //! the emulator's table of imported functions, because no callback of the plugin interface comes before such an end in
 //! all versions, and none tells the thread.
 //!
-//! Source: QEMU, `linux-user/signal.c`, `dump_core_and_abort`; System V ABI, AMD64 supplement, "Dynamic Linking".
+//! Emulators that have a callback before such an end leave signals without a handler to the system, which ends the
+//! process wherever it is. There the emulator's handler takes the place of the default action, as in versions before:
+//! the emulator ends its process by itself.
+//!
+//! Source: QEMU, `linux-user/signal.c`: `dump_core_and_abort`, `die_with_signal`, `signal_init` and `do_sigaction` of
+//! versions 7.2 and 10.0.
 
-use super::{THREADS, faults, machine_plugin::state, wire::End};
+use super::{
+    API, THREADS,
+    faults::{self, SIG_DFL, SignalAction, sigaction},
+    imports,
+    machine_plugin::state,
+    wire::End,
+};
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
-    ptr::null_mut,
-    sync::atomic::Ordering::Relaxed,
+    ffi::{c_int, c_uint, c_void},
+    sync::{OnceLock, atomic::Ordering::Relaxed},
 };
 
+const SIGKILL: c_int = 9;
 const SIGSTOP: c_int = 19;
-const PROT_READ: c_int = 1;
-const PROT_WRITE: c_int = 2;
-
-/// The begin of `struct dl_phdr_info`.
-#[repr(C)]
-struct LoadedFile {
-    base: u64,
-    name: *const c_char,
-    headers: *const ProgramHeader,
-    header_count: u16,
-}
-
-/// `Elf64_Phdr`.
-#[repr(C)]
-struct ProgramHeader {
-    kind: u32,
-    flags: u32,
-    offset: u64,
-    address: u64,
-    physical: u64,
-    file_size: u64,
-    size: u64,
-    align: u64,
-}
-
-/// `Elf64_Dyn`.
-#[repr(C)]
-struct DynamicEntry {
-    tag: u64,
-    value: u64,
-}
-
-/// `Elf64_Rela`.
-#[repr(C)]
-struct Relocation {
-    place: u64,
-    info: u64,
-    addend: i64,
-}
-
-/// `Elf64_Sym`.
-#[repr(C)]
-struct Symbol {
-    name: u32,
-    info: u8,
-    other: u8,
-    section: u16,
-    value: u64,
-    size: u64,
-}
-
-type FileVisitor = extern "C" fn(*const LoadedFile, usize, *mut c_void) -> c_int;
+/// The signals that end no process without a handler: SIGCHLD, SIGCONT, those that stop it, SIGURG and SIGWINCH.
+const HARMLESS: [c_int; 8] = [17, 18, SIGSTOP, 20, 21, 22, 23, 28];
+/// The number of the last signal.
+const LAST: c_int = 64;
 
 unsafe extern "C" {
-    fn dl_iterate_phdr(visit: FileVisitor, data: *mut c_void) -> c_int;
-    fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int;
     fn kill(pid: c_int, signal: c_int) -> c_int;
 }
 
-/// Lets ends by signals be noted, if the emulator imports the function.
+/// The emulator's action at most signals.
+static ACTION: OnceLock<SignalAction> = OnceLock::new();
+
+/// Lets ends by signals be noted, if the emulator imports the functions.
 pub(super) fn watch() {
-    // SAFETY: the function takes the first file, which is the program's, and ends.
-    unsafe { dl_iterate_phdr(replace, null_mut()) };
+    imports::replace(&[(c"kill", send as *const c_void), (c"sigaction", act as *const c_void)]);
 }
 
-/// Replaces the function in a file. Returns 1, so that no other file follows.
-extern "C" fn replace(file: *const LoadedFile, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: the system passes a valid pointer.
-    let file = unsafe { &*file };
-    if let Some(place) = file.import(c"kill") {
-        // SAFETY: the place is in the table, which is aligned; nobody else runs yet.
-        unsafe { file.set(place, send as *const c_void) };
-    }
-    1
-}
-
-impl LoadedFile {
-    fn headers(&self) -> &[ProgramHeader] {
-        // SAFETY: the system gives out as many as it says.
-        unsafe { std::slice::from_raw_parts(self.headers, usize::from(self.header_count)) }
-    }
-
-    /// Returns the address of a part of the file; some C libraries have added the base to it already.
-    fn at<T>(&self, value: u64) -> *const T {
-        (if value < self.base { self.base + value } else { value }) as *const T
-    }
-
-    /// Returns the value of an entry of the dynamic section.
-    fn dynamic(&self, tag: u64) -> Option<u64> {
-        const PT_DYNAMIC: u32 = 2;
-        let section = self.headers().iter().find(|header| header.kind == PT_DYNAMIC)?;
-        let first = (self.base + section.address) as *const DynamicEntry;
-        let count = section.size as usize / size_of::<DynamicEntry>();
-        // SAFETY: the section is mapped, and has that size.
-        let entries = unsafe { std::slice::from_raw_parts(first, count) };
-        let mut entries = entries.iter().take_while(|entry| entry.tag != 0);
-        entries.find(|entry| entry.tag == tag).map(|entry| entry.value)
-    }
-
-    /// Returns the place of an imported function's address.
-    fn import(&self, name: &CStr) -> Option<*mut *const c_void> {
-        const STRINGS: u64 = 5;
-        const SYMBOLS: u64 = 6;
-        /// The tags of tables of relocations, and of their sizes: DT_JMPREL and DT_RELA.
-        const TABLES: [(u64, u64); 2] = [(23, 2), (7, 8)];
-        /// R_X86_64_GLOB_DAT and R_X86_64_JUMP_SLOT.
-        const KINDS: [u64; 2] = [6, 7];
-        let (strings, symbols) = (self.at::<c_char>(self.dynamic(STRINGS)?), self.dynamic(SYMBOLS)?);
-        let symbols = self.at::<Symbol>(symbols);
-        TABLES.iter().find_map(|(table, size)| {
-            let count = self.dynamic(*size)? as usize / size_of::<Relocation>();
-            let first = self.at::<Relocation>(self.dynamic(*table)?);
-            // SAFETY: the table is mapped, and has that size.
-            let relocations = unsafe { std::slice::from_raw_parts(first, count) };
-            let is_it = |relocation: &&Relocation| {
-                let symbol = symbols.wrapping_add((relocation.info >> 32) as usize);
-                // SAFETY: relocations name symbols of the file.
-                let at = || strings.wrapping_add(unsafe { &*symbol }.name as usize);
-                // SAFETY: the names of symbols are in the file, and end with a zero.
-                KINDS.contains(&(relocation.info & 0xffff_ffff)) && unsafe { CStr::from_ptr(at()) } == name
-            };
-            relocations.iter().find(is_it).map(|found| (self.base + found.place) as *mut *const c_void)
-        })
-    }
-
-    /// Sets an address in the table, which can be write-protected.
-    ///
-    /// # Safety
-    /// The place is in the file's table.
-    unsafe fn set(&self, place: *mut *const c_void, function: *const c_void) {
-        const PT_GNU_RELRO: u32 = 0x6474_e552;
-        const PAGE: u64 = 4096;
-        let address = place as u64;
-        let is_protected = self.headers().iter().any(|header| {
-            let begin = self.base + header.address;
-            header.kind == PT_GNU_RELRO && (begin..begin + header.size).contains(&address)
-        });
-        let page = (address & !(PAGE - 1)) as *mut c_void;
-        // SAFETY: the page is of data, which is never executed.
-        if unsafe { mprotect(page, PAGE as usize, PROT_READ | PROT_WRITE) } == 0 {
-            // SAFETY: as the caller says.
-            unsafe { place.write(function) };
-            if is_protected {
-                // SAFETY: the page is as it was before.
-                unsafe { mprotect(page, PAGE as usize, PROT_READ) };
-            }
+/// Takes the emulator's action at most signals: from now on it is the default one, too.
+pub(super) fn begin(action: SignalAction) {
+    let _ = ACTION.set(action);
+    for signal in (1..=LAST).filter(|signal| ends(*signal)) {
+        if SignalAction::of(signal).is_some_and(|action| action.handler == SIG_DFL) {
+            action.set(signal);
         }
     }
+}
+
+/// Returns true if a signal without a handler ends the process, and could have one.
+fn ends(signal: c_int) -> bool {
+    signal != SIGKILL && !HARMLESS.contains(&signal)
+}
+
+/// Sets an action of the emulator at a signal.
+extern "C" fn act(signal: c_int, new: *const SignalAction, old: *mut SignalAction) -> c_int {
+    // SAFETY: the emulator passes a valid pointer or null.
+    let is_default = unsafe { new.as_ref() }.is_some_and(|action| action.handler == SIG_DFL);
+    let own = ACTION.get().filter(|_| is_default && ends(signal));
+    // SAFETY: both pointers are valid or null.
+    unsafe { sigaction(signal, own.map_or(new, |action| &raw const *action), old) }
 }
 
 /// Notes that a signal ends this thread, and sends it.
 extern "C" fn send(pid: c_int, signal: c_int) -> c_int {
     if pid.cast_unsigned() == std::process::id() && signal != SIGSTOP {
         note(signal.cast_unsigned());
+        SignalAction::default().set(signal);
     }
     // SAFETY: takes numbers.
     unsafe { kill(pid, signal) }
@@ -178,12 +81,19 @@ fn note(signal: u32) {
     let Some(index) = faults::index() else { return };
     let thread = THREADS.get(index as usize).map(|place| place.load(Relaxed));
     let Some(thread) = thread.filter(|thread| !thread.is_null()) else { return };
-    let text = state::text(index).unwrap_or_default();
-    let register = |name: &str| {
-        let digits = text.split(name).nth(1)?.get(..16)?;
-        u64::from_str_radix(digits, 16).ok()
-    };
-    let end = End { signal, ip: register("RIP="), cr2: register("CR2=") };
+    let [ip, cr2] = registers(index);
     // SAFETY: see `with_thread`.
-    unsafe { &*thread }.ring.header().end.set(end);
+    unsafe { &*thread }.ring.header().end.set(End { signal, ip, cr2 });
+}
+
+/// Returns RIP and CR2 of the calling thread's virtual processor, as far as the emulator tells: by the interface, which
+/// versions from 10.1 on do in callbacks alone, or in words.
+fn registers(index: c_uint) -> [Option<u64>; 2] {
+    let told =
+        API.get().and_then(|api| api.registers.as_ref()).map(|registers| registers.read([c"rip", c"cr2"]));
+    if let Some(told @ [Some(_), _]) = told {
+        return told;
+    }
+    let text = state::text(index).unwrap_or_default();
+    ["RIP=", "CR2="].map(|name| u64::from_str_radix(text.split(name).nth(1)?.get(..16)?, 16).ok())
 }

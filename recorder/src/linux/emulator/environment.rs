@@ -6,12 +6,14 @@
 //! Source: glib 2.74, `gslice.c` (2.76 has no such allocator); QEMU, `util/envlist.c` and `linux-user/main.c`.
 
 use std::{
-    ffi::{CString, c_int, c_ulong, c_void},
+    ffi::{CStr, CString, c_int, c_ulong, c_void},
     fs, ptr,
 };
 
 const NAME: &str = "G_SLICE";
 const OWN: &str = "G_SLICE=always-malloc";
+/// The option that takes a variable away from the program.
+pub(super) const OPTION: &CStr = c"-U";
 
 unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
@@ -20,19 +22,23 @@ unsafe extern "C" {
 
 /// Returns the options and the environment by which the emulator gives the program this environment.
 ///
-/// The emulator passes the variables on in reverse, and of those with one name only the last. glib takes the first.
-pub(super) fn of_emulator(program: &[CString]) -> Option<(Vec<CString>, Vec<CString>)> {
+/// Of variables with one name glib takes the first. An emulator that `reverses` passes the variables on in reverse, and
+/// of those with one name only the last; others in order, and only the first: there the program's has to do for glib.
+pub(super) fn of_emulator(program: &[CString], reverses: bool) -> Option<(Vec<CString>, Vec<CString>)> {
     let own = CString::new(OWN).ok()?;
     let is_slice = |variable: &&CString| {
         variable.to_bytes().strip_prefix(NAME.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
     };
+    let has_slice = program.iter().any(|variable| is_slice(&variable));
+    // This takes away one whose name begins so: the last one, or the first one.
+    let options = vec![OPTION.to_owned(), CString::new(NAME).ok()?];
     let reversed = program.iter().rev().cloned();
-    Some(if program.iter().any(|variable| is_slice(&variable)) {
-        (vec![], [own].into_iter().chain(reversed).collect())
-    } else {
-        // This takes away the last one whose name begins so.
-        let options = ["-U", NAME].map(CString::new).into_iter().collect::<Result<_, _>>().ok()?;
-        (options, reversed.chain([own]).collect())
+    let in_order = program.iter().cloned();
+    Some(match (reverses, has_slice) {
+        (true, true) => (vec![], [own].into_iter().chain(reversed).collect()),
+        (true, false) => (options, reversed.chain([own]).collect()),
+        (false, true) => (vec![], in_order.collect()),
+        (false, false) => (options, [own].into_iter().chain(in_order).collect()),
     })
 }
 
@@ -106,13 +112,15 @@ mod tests {
 
     #[test]
     fn glib_finds_the_variable_first_and_the_program_has_its_own() {
-        for (program, options, emulator) in [
-            (&[][..], &["-U", NAME][..], &[OWN][..]),
-            (&["G_SLICE_X=1", "A=2"], &["-U", NAME], &["A=2", "G_SLICE_X=1", OWN]),
-            (&["A=1", "G_SLICE=a,b", "B=2"], &[], &[OWN, "B=2", "G_SLICE=a,b", "A=1"]),
-            (&[OWN], &[], &[OWN, OWN]),
+        for (reverses, program, options, emulator) in [
+            (true, &[][..], &["-U", NAME][..], &[OWN][..]),
+            (true, &["G_SLICE_X=1", "A=2"], &["-U", NAME], &["A=2", "G_SLICE_X=1", OWN]),
+            (true, &["A=1", "G_SLICE=a,b", "B=2"], &[], &[OWN, "B=2", "G_SLICE=a,b", "A=1"]),
+            (true, &[OWN], &[], &[OWN, OWN]),
+            (false, &["G_SLICE_X=1", "A=2"], &["-U", NAME], &[OWN, "G_SLICE_X=1", "A=2"]),
+            (false, &["A=1", "G_SLICE=a,b", "B=2"], &[], &["A=1", "G_SLICE=a,b", "B=2"]),
         ] {
-            let found = of_emulator(&texts(program)).unwrap();
+            let found = of_emulator(&texts(program), reverses).unwrap();
             assert_eq!(found, (texts(options), texts(emulator)), "{program:?}");
         }
     }

@@ -45,6 +45,8 @@ pub struct Origin {
     pub follow: bool,
     /// Executions are counted, and not reported one by one.
     pub count: bool,
+    /// The emulator gives a program its environment in reverse.
+    pub reverses: bool,
 }
 
 impl Origin {
@@ -181,6 +183,15 @@ fn own_program() -> Option<CString> {
     CString::new(process.as_ref()?.program.split(|byte| *byte == 0).next()?).ok()
 }
 
+/// Returns true if a descriptor is open for writing.
+pub(super) fn is_writable(file: u64) -> bool {
+    const F_GETFL: c_int = 3;
+    const O_ACCMODE: c_int = 3;
+    // SAFETY: takes and returns numbers.
+    let flags = unsafe { fcntl(file as c_int, F_GETFL) };
+    flags >= 0 && flags & O_ACCMODE != 0
+}
+
 /// Keeps a descriptor open while a program is executed: the system has opened the program by then, but the emulator
 /// opens it afterwards. Returns the descriptor if it would have been closed.
 fn keep_open(file: c_int) -> Option<c_int> {
@@ -246,11 +257,12 @@ pub fn command(
         if !begin.starts_with(b"\x7fELF\x02") || machine != Some([62, 0]) {
             return None;
         }
-        let Origin { plugin, rings, follow, count } = origin;
-        let [follow, count] = [*follow, *count].map(u8::from);
-        let plugin = format!("{plugin},plugin={plugin},rings={rings},follow={follow},count={count}");
+        let Origin { plugin, rings, .. } = origin;
+        let [follow, count, reverses] = [origin.follow, origin.count, origin.reverses].map(u8::from);
+        let flags = format!("follow={follow},count={count},reverses={reverses}");
+        let plugin = format!("{plugin},plugin={plugin},rings={rings},{flags}");
         let name = arguments.first().cloned().unwrap_or_else(|| path.clone());
-        let (options, environment) = environment::of_emulator(environment)?;
+        let (options, environment) = environment::of_emulator(environment, origin.reverses)?;
         let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin];
         let leading = leading.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
         let own = leading.into_iter().chain(options).chain([BEFORE_PROGRAM.into()]);
@@ -263,10 +275,10 @@ pub fn command(
 /// The last of the emulator's own arguments: what the program is called comes next, then its file.
 const BEFORE_PROGRAM: &CStr = c"-0";
 
-/// Returns the arguments in the emulator's command line that are the program's.
-pub(super) fn of_program(line: &[u8]) -> Vec<&[u8]> {
-    let words = line.split_inclusive(|byte| *byte == 0);
-    words.skip_while(|word| *word != BEFORE_PROGRAM.to_bytes_with_nul()).skip(1).collect()
+/// Returns the arguments in a command line that are the emulator's, and the program's.
+pub(super) fn of_emulator_and_program<'a, 'b>(line: &'b [&'a [u8]]) -> Option<[&'b [&'a [u8]]; 2]> {
+    let last = line.iter().position(|word| *word == BEFORE_PROGRAM.to_bytes_with_nul())?;
+    Some([&line[..last], &line[last + 1..]])
 }
 
 /// Returns the path of a file from the root and without links, as the system names the file where it is mapped: the
@@ -324,7 +336,8 @@ mod tests {
         let [plugin, rings, other] =
             ["null", "zero", "full"].map(|name| fs::File::open(format!("/dev/{name}")).unwrap());
         let path = |file: &fs::File| format!("/proc/self/fd/{}", file.as_raw_fd());
-        let origin = Origin { plugin: path(&plugin), rings: path(&rings), follow: true, count: false };
+        let (plugin, rings) = (path(&plugin), path(&rings));
+        let origin = Origin { plugin, rings, follow: true, count: false, reverses: true };
         assert!(!origin.can_be_opened());
         origin.note();
         assert!(origin.can_be_opened());

@@ -5,11 +5,11 @@
 //!
 //! Source: QEMU, `linux-user/signal.c`, `signal_init` and `do_sigaction`.
 
-use super::{THREADS, wire::EmulatorFault};
+use super::{THREADS, dying, wire::EmulatorFault};
 use std::{
     cell::Cell,
     ffi::{c_int, c_uint, c_void},
-    mem::{MaybeUninit, transmute},
+    mem::transmute,
     ptr::null_mut,
     sync::{
         Once,
@@ -36,17 +36,35 @@ struct SignalInfo {
     address: u64,
 }
 
-/// The C library's `struct sigaction`.
+/// The handler that stands for the default action.
+pub(super) const SIG_DFL: usize = 0;
+
+/// The C library's `struct sigaction`. The default is the default action.
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct SignalAction {
-    handler: usize,
+pub(super) struct SignalAction {
+    pub(super) handler: usize,
     mask: [u64; 16],
     flags: c_int,
     restorer: usize,
 }
 
 unsafe extern "C" {
-    fn sigaction(signal: c_int, new: *const SignalAction, old: *mut SignalAction) -> c_int;
+    pub(super) fn sigaction(signal: c_int, new: *const SignalAction, old: *mut SignalAction) -> c_int;
+}
+
+impl SignalAction {
+    /// Returns the action at a signal.
+    pub(super) fn of(signal: c_int) -> Option<Self> {
+        let mut action = Self::default();
+        // SAFETY: the system fills in the action.
+        (unsafe { sigaction(signal, null_mut(), &raw mut action) } == 0).then_some(action)
+    }
+
+    pub(super) fn set(&self, signal: c_int) {
+        // SAFETY: the default action, or that with a handler of the emulator, or with `note`.
+        unsafe { sigaction(signal, &raw const *self, null_mut()) };
+    }
 }
 
 /// The emulator's handlers.
@@ -68,20 +86,11 @@ pub(super) fn watch(index: c_uint) {
     INDEX.set(Some(index));
     SET.call_once(|| {
         for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
-            let mut action = MaybeUninit::<SignalAction>::zeroed();
-            // SAFETY: the system fills in the emulator's.
-            if unsafe { sigaction(signal, null_mut(), action.as_mut_ptr()) } != 0 {
-                continue;
-            }
-            // SAFETY: it was filled in.
-            let mut action = unsafe { action.assume_init() };
             // Neither the default action nor an ignored signal.
-            if action.handler > 1 {
-                before.store(action.handler, Release);
-                action.handler = note as AccessHandler as usize;
-                // SAFETY: the handler does what a handler may, and then what the emulator's does.
-                unsafe { sigaction(signal, &raw const action, null_mut()) };
-            }
+            let Some(action) = SignalAction::of(signal).filter(|action| action.handler > 1) else { continue };
+            dying::begin(action);
+            before.store(action.handler, Release);
+            SignalAction { handler: note as AccessHandler as usize, ..action }.set(signal);
         }
     });
 }

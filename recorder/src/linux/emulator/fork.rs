@@ -111,7 +111,8 @@ mod tests {
     fn a_fork_that_is_not_followed_goes_on_counting_where_nobody_reads() {
         let _alone = ALONE.lock();
         let rings = rings(2);
-        let origin = Origin { plugin: String::new(), rings: String::new(), follow: true, count: false };
+        let (plugin, rings_path) = (String::new(), String::new());
+        let origin = Origin { plugin, rings: rings_path, follow: true, count: false, reverses: true };
         let own = PluginProcess::begin(origin, rings.clone(), vec![]).unwrap();
         let shared = Ring::open(&rings, 0).unwrap();
         // SAFETY: it points into the mapping of the ring, which `PROCESS` holds to the end of the test.

@@ -8,7 +8,7 @@
 use super::PAGE;
 
 /// The length of the longest instruction.
-const LONGEST: u64 = 15;
+pub(super) const LONGEST: u64 = 15;
 
 /// Returns which instructions of a block are to be counted where they begin, in order: their numbers, and how many
 /// instructions began since the one before. The sum of all is the number of the block's instructions.

@@ -3,6 +3,7 @@
 use super::{
     EMULATOR,
     plugin::PROBED,
+    probe::{self, FIRST, LAST},
     shared::{self, path},
 };
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -26,7 +27,11 @@ static PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plugin.so"));
 const VERSIONS: [c_int; 3] = [1, 2, 7];
 
 /// The plugin in a file that nobody can change, in the version that the emulator takes.
-pub(super) struct LoadedPlugin(File);
+pub(super) struct LoadedPlugin {
+    file: File,
+    /// The emulator gives a program its environment in reverse.
+    pub(super) reverses: bool,
+}
 
 /// Why there is no fast way to record a program.
 #[derive(Debug)]
@@ -43,23 +48,27 @@ pub enum NoEmulator {
 impl LoadedPlugin {
     /// Finds out whether the emulator takes the plugin, by letting it load it.
     pub(super) fn find() -> Result<Self, NoEmulator> {
-        Self::find_for(EMULATOR.as_ref(), &["/proc/self/exe"])
+        let program = probe::program().map_err(NoEmulator::Missing)?;
+        Self::find_for(EMULATOR.as_ref(), &[&path(&program)])
     }
 
     /// Finds out whether this emulator, with these arguments, takes the plugin.
     pub(super) fn find_for(emulator: &OsStr, arguments: &[&str]) -> Result<Self, NoEmulator> {
         let mut said = String::new();
         for version in VERSIONS {
-            let plugin = Self::new(version).map_err(NoEmulator::Missing)?;
+            let mut plugin = Self::new(version).map_err(NoEmulator::Missing)?;
             let output = Command::new(emulator)
                 .arg("-plugin")
-                // The plugin ends the emulator before that executes anything.
+                // The plugin ends a machine's emulator before that executes anything.
                 .arg(format!("{},probe=1", plugin.path()))
                 .args(arguments)
+                .envs([FIRST, LAST].map(|name| (name, "")))
                 .stdin(Stdio::null())
                 .output()
                 .map_err(NoEmulator::Missing)?;
-            if output.status.code() == Some(PROBED) {
+            let status = output.status.code().unwrap_or_default();
+            plugin.reverses = status == i32::from(LAST.as_bytes()[0]);
+            if plugin.reverses || [i32::from(FIRST.as_bytes()[0]), PROBED].contains(&status) {
                 return Ok(plugin);
             }
             let text = String::from_utf8_lossy(&output.stderr);
@@ -76,12 +85,12 @@ impl LoadedPlugin {
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self(file))
+        Ok(Self { file, reverses: false })
     }
 
     /// Returns where a program finds it.
     pub(super) fn path(&self) -> String {
-        path(&self.0)
+        path(&self.file)
     }
 }
 

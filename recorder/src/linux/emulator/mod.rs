@@ -22,6 +22,7 @@ mod near_branches;
 mod new_rings;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
+mod probe;
 mod process;
 mod shared;
 #[cfg(test)]
@@ -29,7 +30,8 @@ mod tests;
 mod thread;
 
 use super::{
-    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder, index,
+    Cause, Deviation, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, folder,
+    index,
     part::WRITE_EVERY,
     runtime,
     signals::{Before, Signals},
@@ -41,12 +43,13 @@ use hash_thread::HashThread;
 use loading::LoadedPlugin;
 pub use loading::NoEmulator;
 use new_rings::NewRings;
+pub use plugin::deviations::DeviationKind;
 use plugin::{EmulatorCommand, Origin, wire::Ring};
 use process::Process;
 use shared::Shared;
 use std::{
     cell::Cell,
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     ffi::{CString, OsString, c_int},
     fs, io,
     os::unix::{
@@ -297,19 +300,18 @@ impl<'a> Emulation<'a> {
         let ending = self.ending.unwrap_or(Ending::Exit(0));
         let not_followed: Vec<_> =
             self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
-        let mut unfiltered: Vec<i32> = self
-            .threads
-            .iter()
-            .filter(|thread| thread.unfiltered)
-            .map(|thread| thread.pid().cast_signed())
-            .collect();
-        unfiltered.dedup();
-        let missing = (&*not_followed, &*unfiltered);
+        let of_thread = |thread: &Thread<'_>| {
+            let pid = thread.pid().cast_signed();
+            thread.deviations.iter().map(move |&kind| Deviation { pid, kind }).collect::<Vec<_>>()
+        };
+        let deviations: BTreeSet<Deviation> = self.threads.iter().flat_map(of_thread).collect();
+        let deviations: Vec<_> = deviations.into_iter().collect();
+        let missing = (&*not_followed, &*deviations);
         runtime::copy(self.options, self.started_at, &parts)?;
         index::write(self.options, self.started_at, (&parts, ending, cause), missing)?;
         let unreported = self.unreported() + self.shared.rings.header().refused.load(Relaxed);
         let unreached = self.triggers.unreached();
-        Ok(Recording { parts, ending, cause, not_followed, unreported, unreached, unfiltered })
+        Ok(Recording { parts, ending, cause, not_followed, unreported, unreached, deviations })
     }
 
     fn count(&self) -> u64 {

@@ -22,6 +22,8 @@ mod callbacks;
 mod calls;
 #[path = "counts.rs"]
 mod counts;
+#[path = "deviations.rs"]
+pub mod deviations;
 #[path = "dying.rs"]
 mod dying;
 #[path = "environment.rs"]
@@ -32,6 +34,8 @@ mod exec;
 mod faults;
 #[path = "fork.rs"]
 mod fork;
+#[path = "imports.rs"]
+mod imports;
 #[path = "leaving.rs"]
 mod leaving;
 #[path = "machine_plugin/mod.rs"]
@@ -68,7 +72,7 @@ use std::{
 };
 use wire::{Kind, Mapping, Ring};
 
-/// The status with which the emulator ends if it has loaded the plugin and was only asked that.
+/// The status with which a machine's emulator ends if it has loaded the plugin and was only asked that.
 pub const PROBED: c_int = 93;
 
 /// The duration of a visit to the kernel in ticks; the same as in the recorder's model of the hardware.
@@ -428,9 +432,14 @@ fn translates(block: Opaque) {
     if in_memory != 0 && address < USER_END {
         GUEST_BASE.store(in_memory.wrapping_sub(address), Relaxed);
     }
-    const MOST_BYTES: usize = 15;
-    let mut code = Vec::with_capacity(count * MOST_BYTES);
-    let lengths: Vec<u8> = instructions.iter().map(|insn| api.read_instruction(*insn, &mut code)).collect();
+    let mut code = Vec::with_capacity(count * leaving::LONGEST as usize);
+    let lengths: Vec<u8> = if address < USER_END {
+        instructions.iter().map(|insn| api.read_instruction(*insn, &mut code)).collect()
+    } else {
+        // Nothing is there; QEMU 10 crashes where it is asked for bytes.
+        code.resize(count, 0);
+        vec![1; count]
+    };
     let number = process.blocks;
     if counts::IS_COUNTING.load(Relaxed) {
         counts::translates(process, (block, &instructions), address, (&lengths, &code));
@@ -487,10 +496,12 @@ fn threads_stand_still() {
     if counts::IS_COUNTING.load(Relaxed) {
         return counts::show_all();
     }
+    // Nobody frees a thread while the process is locked.
+    let _process = lock();
     for place in &THREADS {
-        let thread = place.swap(null_mut(), Relaxed);
+        let thread = place.load(Relaxed);
         if !thread.is_null() {
-            // SAFETY: from `Box::into_raw`, and it is never freed: its thread may still use it.
+            // SAFETY: from `Box::into_raw`, and it is not freed.
             let thread = unsafe { &*thread };
             thread.ring.header().counted_self.store(thread.counted(), Relaxed);
         }
@@ -508,7 +519,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     count: c_int,
     arguments: *mut *mut c_char,
 ) -> c_int {
-    let (mut plugin, mut file) = (None, None);
+    let (mut plugin, mut file, mut reverses) = (None, None, false);
     for n in 0..count as usize {
         // SAFETY: as the caller says.
         let argument = unsafe { *arguments.wrapping_add(n) };
@@ -517,13 +528,16 @@ pub unsafe extern "C" fn qemu_plugin_install(
         match argument.split_once('=') {
             Some(("plugin", path)) => plugin = Some(path.to_owned()),
             Some(("rings", path)) => file = Some(path.to_owned()),
-            // Somebody asks whether the emulator loads this plugin.
+            // Somebody asks whether the emulator loads this plugin. A program goes on without it.
+            // SAFETY: as the caller says.
+            Some(("probe", _)) if !unsafe { &*info }.is_machine => return 0,
             Some(("probe", _)) => {
                 // SAFETY: as the caller says.
                 let missing = machine_plugin::missing(unsafe { &*info });
                 missing.iter().for_each(|missing| eprintln!("{missing}"));
                 std::process::exit(if missing.is_none() { PROBED } else { 1 });
             }
+            Some(("reverses", flag)) => reverses = flag == "1",
             Some(("follow", flag)) => MAIN_ONLY.store(flag == "0", Relaxed),
             Some(("count", flag)) => counts::IS_COUNTING.store(flag == "1", Relaxed),
             _ => {}
@@ -531,7 +545,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
     let begin = || {
         let (follow, count) = (!MAIN_ONLY.load(Relaxed), counts::IS_COUNTING.load(Relaxed));
-        let origin = Origin { plugin: plugin?, rings: file?, follow, count };
+        let origin = Origin { plugin: plugin?, rings: file?, follow, count, reverses };
         let file = fs::OpenOptions::new().read(true).write(true).open(&origin.rings).ok()?;
         let rings = Arc::new(Rings::map(&file).ok()?);
         CLOCK.store((&raw const rings.header().clock).cast_mut(), Relaxed);
@@ -542,9 +556,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
         }
         origin.note();
         mapped::note_own();
-        let _ = environment::hide_own();
         let line = fs::read("/proc/self/cmdline").ok()?;
-        let mut words = exec::of_program(&line).into_iter();
+        let words: Vec<_> = line.split_inclusive(|byte| *byte == 0).collect();
+        let [own, words] = exec::of_emulator_and_program(&words)?;
+        if reverses || own.contains(&environment::OPTION.to_bytes_with_nul()) {
+            let _ = environment::hide_own();
+        }
+        let mut words = words.iter().copied();
         // The file comes after the first argument in the emulator's command line, and before it here.
         let (name, path) = (words.next()?, words.next()?);
         let whole = exec::whole_path(path);

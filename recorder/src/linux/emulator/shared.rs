@@ -51,7 +51,8 @@ impl Shared {
 
     /// Returns where a program finds them.
     pub(super) fn origin(&self, follow: bool, count: bool) -> Origin {
-        Origin { plugin: self.plugin.path(), rings: path(&self.file), follow, count }
+        let (plugin, rings) = (self.plugin.path(), path(&self.file));
+        Origin { plugin, rings, follow, count, reverses: self.plugin.reverses }
     }
 }
 

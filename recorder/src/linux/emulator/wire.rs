@@ -76,8 +76,8 @@ pub enum Kind {
     Exit,
     /// The thread is about to start a thread or a process: how many it has started with this one.
     Starts,
-    /// The program has asked for a seccomp filter, which the emulator refuses.
-    Seccomp,
+    /// The emulator has done otherwise than the system would have: a [`DeviationKind`](super::deviations::DeviationKind).
+    Deviates,
     /// Definitions of a machine: how a block is executed. Its number, its mode and level (the mode's bits, from bit 8
     /// on the level), the base of its code segment (2 words). Its address in a machine is linear.
     State,
@@ -105,7 +105,7 @@ const KINDS: [Kind; 19] = [
     Kind::NotFollowed,
     Kind::Exit,
     Kind::Starts,
-    Kind::Seccomp,
+    Kind::Deviates,
     Kind::State,
     Kind::Space,
     Kind::Frame,

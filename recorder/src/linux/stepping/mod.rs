@@ -167,7 +167,7 @@ impl<'a> Recorder<'a> {
         runtime::copy(self.options, self.started_at, &self.parts)?;
         index::write(self.options, self.started_at, (&self.parts, ending, cause), (&[], &[]))?;
         Ok(Recording {
-            unfiltered: vec![],
+            deviations: vec![],
             parts: std::mem::take(&mut self.parts),
             ending,
             cause,

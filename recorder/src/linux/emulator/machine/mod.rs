@@ -247,7 +247,7 @@ impl Emulated<'_> {
             not_followed: vec![],
             unreported: 0,
             unreached: self.triggers.unreached(),
-            unfiltered: vec![],
+            deviations: vec![],
         })
     }
 }

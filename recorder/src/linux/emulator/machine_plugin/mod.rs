@@ -362,7 +362,6 @@ pub(super) fn ends() {
 /// Returns what keeps the plugin from recording the machine of this emulator, if it emulates one.
 pub(super) fn missing(info: &Info) -> Option<&'static str> {
     match info.target() {
-        _ if !info.is_machine => None,
         "x86_64" | "i386" if Machine::find().is_some() => None,
         "x86_64" | "i386" => Some("it does not export cpu_dump_state, qemu_get_cpu and cpu_memory_rw_debug"),
         _ => Some("it does not emulate x86"),

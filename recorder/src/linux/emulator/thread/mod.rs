@@ -14,11 +14,19 @@ use super::{
     },
     hash_thread::BlockTruth,
     near_branches::NotedBlocks,
-    plugin::wire::{End, Kind, MESSAGE, Ring, bytes},
+    plugin::{
+        deviations::DeviationKind,
+        wire::{End, Kind, MESSAGE, Ring, bytes},
+    },
     process::Process,
 };
 use pugmark_model::{DeliveryKind, ExecMode};
-use std::{cell::Cell, collections::VecDeque, rc::Rc, sync::atomic::Ordering::Relaxed};
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, VecDeque},
+    rc::Rc,
+    sync::atomic::Ordering::Relaxed,
+};
 
 mod executed;
 
@@ -73,8 +81,8 @@ pub(super) struct Thread<'a> {
     outside: Option<String>,
     /// The programs that it has executed there.
     pub(super) not_followed: Vec<NotFollowed>,
-    /// It has asked for a seccomp filter.
-    pub(super) unfiltered: bool,
+    /// Where the emulator is no Linux for it.
+    pub(super) deviations: BTreeSet<DeviationKind>,
 }
 
 /// The items of a thread since a signal, while it is unknown where the signal has interrupted the program: it was after
@@ -130,7 +138,7 @@ impl<'a> Thread<'a> {
             over: false,
             outside: None,
             not_followed: vec![],
-            unfiltered: false,
+            deviations: BTreeSet::new(),
         }
     }
 
@@ -359,7 +367,7 @@ impl<'a> Thread<'a> {
                     self.retire(&block, begun, block.end())?;
                 }
             }
-            (Kind::Seccomp, _) => self.unfiltered = true,
+            (Kind::Deviates, words) => self.deviations.extend(DeviationKind::read(words)),
             (Kind::NotFollowed, path) => self.outside = Some(text(path)),
             (Kind::SignalReturn, _) => {}
             (kind, words) => {
