@@ -34,7 +34,7 @@ pub const RAM: &str = "ram";
 /// Interval of checks for the end, and for lines of the monitor.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The time in which QEMU ends by itself at a signal that its terminal has sent.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// The medium that a guest boots from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,10 +145,7 @@ impl Boot {
                 break if stopped() { Ending::Stopped } else { Ending::of(status) };
             }
             if stopped() {
-                let asked = Instant::now();
-                while machine.status()?.is_none() && asked.elapsed() < GRACE {
-                    std::thread::sleep(CHECK_EVERY);
-                }
+                machine.end(GRACE)?;
                 break Ending::Stopped;
             }
             if self.limit.is_some_and(|limit| started.elapsed() > limit) {

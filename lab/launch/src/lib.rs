@@ -26,6 +26,7 @@
 
 pub mod boot;
 pub mod layout;
+pub mod linux;
 pub mod linux_kernel;
 pub mod monitor_lines;
 pub mod process;

@@ -1,10 +1,10 @@
 //! A machine that runs Linux, and its results.
 
+use crate::boot::{GRACE, PROPERTIES, TICKS};
+use crate::layout::{DEFAULT_MEMORY, Layout};
+use crate::monitor_lines::{self, MonitorLines};
+use crate::process::Running;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use pugmark_launch::boot::{PROPERTIES, TICKS};
-use pugmark_launch::layout::{DEFAULT_MEMORY, Layout};
-use pugmark_launch::monitor_lines::{self, MonitorLines};
-use pugmark_launch::process::Running;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -29,6 +29,8 @@ const NO_WATCHDOG: &str = "nowatchdog";
 const VDSO: &str = "[vdso]";
 /// The guest's name for the list of its kernel's symbols.
 const SYMBOLS: &str = "[kallsyms]";
+/// The longest time between two looks at the machine.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// A word of Linux's command line that makes the guest send that list.
 const SENDS_SYMBOLS: &str = "pugmark.symbols";
 /// The monitor below the guest.
@@ -90,6 +92,8 @@ pub enum Event<'a> {
 pub struct LinuxOutcome {
     /// The command's exit status.
     pub status: i32,
+    /// True if the machine was stopped before the guest had sent everything.
+    pub stopped: bool,
     /// The lines of the console, each after those that the monitor printed before Linux had ended the line.
     pub console: Vec<String>,
     /// The files, by their paths below `/out`.
@@ -147,7 +151,19 @@ impl LinuxMachine {
     /// # Errors
     /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log of
     /// a guest that is judged by it was too small.
-    pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
+    pub fn run(&self, watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
+        self.run_until(|| false, watch)
+    }
+
+    /// Runs the machine until the guest has sent everything, or `stopped` returns true.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub fn run_until(
+        &self,
+        stopped: impl Fn() -> bool,
+        mut watch: impl FnMut(Event<'_>),
+    ) -> Result<LinuxOutcome> {
         let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
         let options = options.unwrap_or_default();
         let scratch = Scratch::new()?;
@@ -170,6 +186,7 @@ impl LinuxMachine {
         });
         let mut outcome = LinuxOutcome {
             status: -1,
+            stopped: false,
             console: Vec::new(),
             files: Vec::new(),
             vdso: None,
@@ -182,7 +199,13 @@ impl LinuxMachine {
         loop {
             let wait =
                 progress.wait(Instant::now()).map_err(|reason| outcome.failed(&anyhow!("{reason}")))?;
-            let event = events.recv_timeout(wait);
+            if stopped() {
+                machine.end(GRACE)?;
+                outcome.hear(monitor.rest()?, &mut watch);
+                outcome.stopped = true;
+                break;
+            }
+            let event = events.recv_timeout(wait.min(CHECK_EVERY));
             outcome.hear(
                 match &event {
                     Ok(Read::Console(_)) => monitor.before_guest_line()?,
@@ -194,6 +217,8 @@ impl LinuxMachine {
             );
             match event {
                 Ok(Read::Closed(Ok(()))) => break,
+                // The terminal's signal ends the machine, too.
+                Ok(Read::Closed(Err(_))) if stopped() => {}
                 Ok(Read::Closed(Err(error))) => {
                     std::thread::sleep(Duration::from_secs(1));
                     outcome.hear(monitor.rest()?, &mut watch);
@@ -220,7 +245,7 @@ impl LinuxMachine {
                         }
                     }
                     // QEMU never connects to the socket if it does not like its command line.
-                    if let Some((status, stderr)) = machine.ended()? {
+                    if let Some((status, stderr)) = machine.ended()?.filter(|_| !stopped()) {
                         let early = anyhow!("the machine ended with status {status}: {}", stderr.trim());
                         // The last output of the guest may still be unread.
                         if events.recv_timeout(Duration::from_secs(1)).is_err() {
