@@ -117,11 +117,35 @@ fn perf_records_in_it_what_the_monitor_logs() -> Result<()> {
 }
 
 #[test]
+fn linux_and_its_command_are_recorded_with_the_names_of_the_kernels_functions() -> Result<()> {
+    let scratch = Scratch::new()?;
+    fs::write(scratch.file("notes"), "some notes")?;
+    let words = "--record r --start __x64_sys_execve --stop count:100000 -- gzip -kc notes";
+    let Some(mut command) = pugmark(&scratch, &words.split(' ').collect::<Vec<_>>()) else { return Ok(()) };
+    let output = command.output()?;
+    ensure!(matches!(output.status.code(), Some(0 | 2)), "{}", said(&output));
+    ensure!(output.stdout.starts_with(b"\x1f\x8b"), "what gzip writes comes as it is");
+    let view = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+        let output = command.args(arguments).arg("r").current_dir(scratch.folder()).output()?;
+        ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    view(&["decode", "--check"])?;
+    let report = view(&["report"])?;
+    for name in ["__x64_sys_execve", "load_elf_binary"] {
+        ensure!(report.lines().any(|line| line.ends_with(&format!("  {name}"))), "{name}: {report}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_time_limit_and_what_is_wrong_have_statuses_of_their_own() -> Result<()> {
     let scratch = Scratch::new()?;
     for (words, status, message) in [
         (&["--timeout", "1", "--", "true"][..], 124, "truth: nothing was traced\n"),
         (&["--", "no-such-program"], 127, "no-such-program: not found\n"),
+        (&["--record", "r", "--start", "no_such", "--", "true"], 125, "it has no such function"),
         (&["--with", "missing", "--", "true"], 125, "there is no file "),
         (&["--out", "missing", "--", "true"], 125, "--out missing: there is no such folder\n"),
         (&["--symfs", ".", "--", "true"], 125, "--symfs .: it exists already\n"),

@@ -10,6 +10,7 @@
 //!     options: "profile=skylake".into(),
 //!     source: BootSource::Cdrom("system.iso".into()),
 //!     uefi: false,
+//!     recorder: vec![],
 //!     processors: 1,
 //!     memory: 256,
 //!     logs_each: false,

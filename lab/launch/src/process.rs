@@ -51,12 +51,16 @@ impl Running {
         Ok(self.0.try_wait()?)
     }
 
-    /// Waits until the machine ends by itself, for this time at most; then ends it.
+    /// Asks the machine to end, and waits for it, for this time at most; then ends it.
     ///
     /// # Errors
     /// If the system does not tell.
     pub fn end(&mut self, grace: Duration) -> Result<()> {
         let asked = Instant::now();
+        if self.status()?.is_none() {
+            // SAFETY: it takes numbers. The process is not waited for yet, so the number is its own.
+            unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
+        }
         while self.status()?.is_none() {
             if asked.elapsed() > grace {
                 self.0.kill()?;

@@ -147,6 +147,7 @@ fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource, limit: Durati
         options: "profile=skylake".into(),
         source,
         uefi: stranger.uefi,
+        recorder: vec![],
         processors: stranger.processors,
         memory: stranger.memory,
         logs_each: false,

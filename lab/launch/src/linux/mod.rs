@@ -8,6 +8,7 @@ mod guest;
 mod initramfs;
 mod libraries;
 mod machine;
+mod named;
 mod packages;
 mod pages;
 mod probe;

@@ -10,6 +10,7 @@ use std::process::Command;
 use super::channel::checksum;
 use super::debian::DebianKernel;
 use super::libraries::libraries;
+use super::named::with_functions;
 use super::version::LinuxVersion;
 
 /// The package that depends on Debian's newest kernel for virtual machines.
@@ -85,6 +86,23 @@ impl Packages {
                  started ({error}); name the file of a kernel"
             ),
         }
+    }
+
+    /// Returns the ELF file of a kernel with the names of its functions. `symbols` gets the text of its /proc/kallsyms, if
+    /// the names are not known yet.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written, or those of `symbols`.
+    pub fn named(&self, elf: &Path, symbols: impl FnOnce() -> Result<String>) -> Result<PathBuf> {
+        let bytes = fs::read(elf).with_context(|| format!("cannot read {}", elf.display()))?;
+        let named = self.folder.join(format!("vmlinux-{}-named", &checksum(&bytes)[..16]));
+        if !named.exists() {
+            let bytes = with_functions(bytes, &symbols()?).with_context(|| elf.display().to_string())?;
+            fs::create_dir_all(&self.folder)
+                .with_context(|| format!("cannot make {}", self.folder.display()))?;
+            write_whole(&named, &bytes)?;
+        }
+        Ok(named)
     }
 
     /// Returns the ELF file of a kernel in its package.

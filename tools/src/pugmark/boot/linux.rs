@@ -15,7 +15,7 @@ use std::{
     ffi::OsString,
     fs,
     io::{Write, stdout},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -26,20 +26,23 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// The largest initramfs in MiB for which a guest's usual memory has room.
 const USUAL_INITRAMFS: u64 = 40;
 
+/// The options that boot something else.
+const OTHERS: [&str; 3] = ["disk", "cdrom", "kernel"];
+
 /// The options for Linux.
 #[derive(Args, Clone, Debug)]
 pub(super) struct LinuxOptions {
     /// Take a file or folder of the host along; PATH is where the guest has it
-    #[arg(long, value_name = "FILE[:PATH]", requires = "linux")]
+    #[arg(long, value_name = "FILE[:PATH]", conflicts_with_all = OTHERS)]
     with: Vec<Program>,
     /// The folder for the files that the guest leaves in /out
-    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true, requires = "linux")]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true, conflicts_with_all = OTHERS)]
     out: PathBuf,
     /// Copy the guest's files into this new folder, for --symfs of perf and pugmark
-    #[arg(long, value_name = "DIR", requires = "linux")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = OTHERS)]
     symfs: Option<PathBuf>,
     /// Print Linux's console, too
-    #[arg(long, requires = "linux")]
+    #[arg(long, conflicts_with_all = OTHERS)]
     console: bool,
 }
 
@@ -48,7 +51,6 @@ pub(super) fn run(options: &BootOptions, version: &LinuxVersion) -> Result<u8> {
     let own = &options.for_linux;
     let packages =
         Packages { folder: cache()?, no_install: false, tell: |command| tell(format_args!("{command}")) };
-    let monitor = Monitor { image: monitor::image()?, options: options.monitor_options() };
     let guest = guest(options, &packages)?;
     let kernel = packages.kernel_for(version)?;
     ensure!(own.out.is_dir(), "--out {}: there is no such folder", own.out.display());
@@ -61,18 +63,23 @@ pub(super) fn run(options: &BootOptions, version: &LinuxVersion) -> Result<u8> {
     let archive = guest.files().archive()?;
     fs::write(&initramfs, &archive).with_context(|| format!("cannot write {}", initramfs.display()))?;
     let mode = if options.truth.is_some() { "full" } else { "hash" };
+    let (kernel, monitor) = match &options.record {
+        Some(_) => (packages.named(&kernel, || symbols(&kernel, &packages))?, None),
+        None => {
+            let options = format!("log-mode={mode} {}", options.monitor_options());
+            (kernel, Some(Monitor { image: monitor::image()?, options }))
+        }
+    };
     let machine = LinuxMachine {
-        kernel,
-        initramfs,
-        monitor: Some(Monitor { options: format!("log-mode={mode} {}", monitor.options), ..monitor }),
-        judged: true,
+        monitor,
+        recorder: options.recorder()?,
         processors: options.processors,
         memory: Some(options.memory.unwrap_or_else(|| memory(archive.len() as u64))),
-        probe: None,
         words: options.append.clone().unwrap_or_default(),
         interactive: options.arguments.is_empty(),
         // A user who waits can end the run.
         time_limits: TimeLimits { no_progress: Duration::MAX, total: Duration::MAX },
+        ..LinuxMachine::new(kernel, initramfs)
     };
     let stop = Stop::new(options.timeout);
     let outcome = machine.run_until(|| stop.is_due(), reporter(own.console));
@@ -80,7 +87,22 @@ pub(super) fn run(options: &BootOptions, version: &LinuxVersion) -> Result<u8> {
     drop(stop);
     let outcome = outcome?;
     finish(options, &outcome)?;
+    if let Some(status) = outcome.recorded.filter(|status| *status != 0) {
+        bail!("the recorder has ended with status {status}");
+    }
     Ok(stopped.filter(|_| outcome.stopped).unwrap_or_else(|| status_of(outcome.status)))
+}
+
+/// Boots a kernel once and returns the text of its /proc/kallsyms.
+fn symbols(kernel: &Path, packages: &Packages) -> Result<String> {
+    tell(format_args!("linux: boots once for the names of its functions"));
+    let mut guest = Guest::new(&packages.busybox()?);
+    guest.command(&["true".into()]);
+    let scratch = Scratch::new()?;
+    let initramfs = scratch.file("initramfs");
+    fs::write(&initramfs, guest.files().archive()?).context("cannot write an initramfs")?;
+    let machine = LinuxMachine { sends_symbols: true, ..LinuxMachine::new(kernel.into(), initramfs) };
+    machine.run(|_| {})?.symbols.context("the guest has sent no symbols")
 }
 
 /// Writes what the guest left, and prints what it traced.
@@ -93,8 +115,8 @@ fn finish(options: &BootOptions, outcome: &LinuxOutcome) -> Result<()> {
     if let Some(folder) = &own.symfs {
         outcome.write_vdso(folder)?;
     }
-    for line in summary(&outcome.truth.summed()) {
-        tell(format_args!("{line}"));
+    if options.record.is_none() {
+        summary(&outcome.truth.summed()).iter().for_each(|line| tell(format_args!("{line}")));
     }
     options.truth.iter().try_for_each(|file| write(file, &outcome.truth))
 }

@@ -14,7 +14,8 @@ use pugmark_launch::{
     scratch::Scratch,
     truth::{Sum, Truth},
 };
-use std::{ffi::OsString, fs::File, io::BufWriter, io::Write, path::PathBuf};
+use pugmark_recorder::Trigger;
+use std::{env, ffi::OsString, fs::File, io::BufWriter, io::Write, path::PathBuf};
 use terminal::{Stop, TIMED_OUT};
 
 /// The exit status if the machine could not be started, or the log could not be read.
@@ -30,6 +31,7 @@ Examples:
   pugmark boot --profile icelake --processors 4 --memory 1024 --disk disk.img
   pugmark boot --uefi --cdrom system.iso
   pugmark boot --linux -- perf record -e intel_pt//u -o /out/perf.data -- gzip -k notes
+  pugmark boot --linux --record gzip.rec --start do_execveat_common -- gzip -k notes
   pugmark boot --kernel vmlinuz --initrd initrd.img --append console=ttyS0
   pugmark boot --kernel xen.gz --append \"xen com1=115200\" --module \"vmlinuz console=hvc0\" --initrd initrd.img
   pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
@@ -65,6 +67,16 @@ pub struct BootOptions {
     /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
+    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the monitor, so
+    /// the guest cannot trace itself
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["truth", "monitor", "module"])]
+    record: Option<PathBuf>,
+    /// Record from here on: FUNCTION[+0xOFFSET] of the kernel, 0xADDRESS or count:N
+    #[arg(long, value_name = "WHERE", requires = "record")]
+    start: Option<Trigger>,
+    /// Record up to here: until the next start or, without --start, for good
+    #[arg(long, value_name = "WHERE", requires = "record")]
+    stop: Option<Trigger>,
     /// More options for the monitor, such as `pmi-skid=100`
     #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
     monitor: String,
@@ -106,6 +118,9 @@ pub fn run(options: &BootOptions) -> Result<u8> {
     let stopped = stop.status();
     drop(stop);
     let Booted { ending, truth } = ended?;
+    if options.record.is_some() {
+        return Ok(status(ending, stopped));
+    }
     for line in summary(&truth.summed()) {
         tell(format_args!("{line}"));
     }
@@ -163,16 +178,31 @@ fn write(file: &PathBuf, truth: &Truth) -> Result<()> {
 impl BootOptions {
     fn boot(&self) -> Result<Boot> {
         Ok(Boot {
-            monitor: monitor::image()?,
+            monitor: if self.record.is_some() { PathBuf::new() } else { monitor::image()? },
             options: self.monitor_options(),
             source: self.boot_source(),
             processors: self.processors,
             uefi: self.uefi,
+            recorder: self.recorder()?,
             memory: self.memory.unwrap_or(if self.uefi { DEFAULT_UEFI_MEMORY } else { DEFAULT_MEMORY }),
             logs_each: self.truth.is_some(),
             limit: None,
             arguments: self.arguments.clone(),
         })
+    }
+
+    /// Returns the words before QEMU's if the machine is recorded.
+    fn recorder(&self) -> Result<Vec<OsString>> {
+        let Some(folder) = &self.record else { return Ok(vec![]) };
+        let own = env::current_exe().context("cannot find pugmark's own file")?;
+        let mut words: Vec<OsString> = vec![own.into()];
+        words.extend(["record", "--machine", "--profile", &self.profile, "-o"].map(Into::into));
+        words.push(folder.into());
+        for (option, trigger) in [("--start", &self.start), ("--stop", &self.stop)] {
+            words.extend(trigger.iter().map(|trigger| format!("{option}={trigger}").into()));
+        }
+        words.push("--".into());
+        Ok(words)
     }
 
     fn monitor_options(&self) -> String {
