@@ -148,6 +148,44 @@ fn a_signal_ends_the_machine_and_the_truth_is_whole() {
     assert_eq!(addresses, traced());
 }
 
+/// Returns the addresses that a recording's first processor executed from the guest's first trace of its own on.
+fn recorded(folder: &std::path::Path) -> Vec<u64> {
+    let pugmark = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+        let output = command.args(arguments).arg(folder).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    pugmark(&["decode", "--check"]);
+    let text = pugmark(&["script", "-F", "ip"]);
+    let ips =
+        text.lines().filter_map(|line| u64::from_str_radix(line.trim().trim_start_matches("0x"), 16).ok());
+    let first = traced()[0];
+    ips.skip_while(|ip| *ip != first).collect()
+}
+
+#[test]
+fn a_machine_is_recorded_without_the_monitor_to_its_end_or_a_signal() {
+    let scratch = Scratch::new().unwrap();
+    for (key, status) in [("x", 35), ("y", 130)] {
+        let folder = scratch.file(key);
+        // The BIOS takes as long as it takes; its code is not wanted.
+        let options = ["--record", folder.to_str().unwrap(), "--start", "0x7c00"];
+        let (child, output) = answered(&scratch, key, &options);
+        if status == 130 {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+            assert!(kill.success());
+        }
+        let ended = ended(child, output);
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(status), "{said}");
+        assert!(said.contains("instructions, hash 0x") && !said.contains("truth"), "{said}");
+        // Unlike the guest's own trace, this one does not end with the guest's WRMSR.
+        assert!(recorded(&folder).starts_with(&traced()), "{key}: {said}");
+    }
+}
+
 #[test]
 fn what_is_missing_is_named_with_its_package() {
     let scratch = Scratch::new().unwrap();
@@ -177,6 +215,9 @@ fn a_guest_has_one_medium_and_only_a_kernel_has_a_command_line() {
         ("--kernel k --uefi", "cannot be used with"),
         ("--cdrom d --append a", "cannot be used with"),
         ("--initrd i", "required arguments were not provided"),
+        ("--disk d --record r --truth t", "cannot be used with"),
+        ("--disk d --start f", "required arguments were not provided"),
+        ("--disk d --out o", "cannot be used with"),
         ("--disk d --processors 0", "0 is not in 1..=65535"),
         ("--disk d -snapshot", "unexpected argument"),
     ] {

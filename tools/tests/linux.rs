@@ -7,7 +7,7 @@
 
 use anyhow::{Result, ensure};
 use pugmark_harness::images::Images;
-use pugmark_harness::linux::packages::{self, Packages};
+use pugmark_harness::linux::packages;
 use pugmark_harness::linux::verify::{Verified, Verify, all, short};
 use pugmark_harness::linux::{Guest, LinuxMachine, Monitor};
 use pugmark_harness::scratch::Scratch;
@@ -16,7 +16,7 @@ use std::process::Command;
 
 /// Returns Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
 fn debian() -> Option<[PathBuf; 2]> {
-    let mut packages = Packages { no_install: true, tell: &mut |_| {} };
+    let packages = packages::packages(true);
     let found = packages.kernel().and_then(|kernel| Ok([kernel, packages.busybox()?]));
     if found.is_err() {
         println!("skipped: Debian's Linux is not installed");

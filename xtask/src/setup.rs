@@ -244,13 +244,10 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
             println!("{error:#}");
         }
     }
-    let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
-    let kernels = |packages: &mut packages::Packages<'_>| {
-        DebianKernel::ALL.into_iter().try_for_each(|kernel| packages.kernel_of(kernel).map(|_| ()))
-    };
-    if let Err(error) =
-        packages.kernel().and_then(|_| packages.busybox()).and_then(|_| kernels(&mut packages))
-    {
+    let packages = packages::packages(no_install);
+    let kernels =
+        || DebianKernel::ALL.into_iter().try_for_each(|kernel| packages.kernel_of(kernel).map(|_| ()));
+    if let Err(error) = packages.kernel().and_then(|_| packages.busybox()).and_then(|_| kernels()) {
         println!("Linux is missing as a guest: {error:#}");
     }
     for package in packages::GUESTS {

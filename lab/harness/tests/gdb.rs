@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pugmark_harness::images::{Images, build_libipt};
-use pugmark_harness::linux::packages::Packages;
+use pugmark_harness::linux::packages;
 use pugmark_harness::linux::{Guest, LinuxMachine, Monitor};
 use pugmark_harness::scratch::Scratch;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn found() -> Result<[PathBuf; 3], String> {
     let libraries = String::from_utf8_lossy(&output.stdout).into_owned();
     let libipt = libraries.lines().find_map(|line| line.trim().strip_prefix("libipt.so.2 => "));
     let libipt = libipt.and_then(|line| line.split(' ').next()).ok_or("gdb is built without libipt")?;
-    let mut packages = Packages { no_install: true, tell: &mut |_| {} };
+    let packages = packages::packages(true);
     let linux = packages.kernel().and_then(|kernel| Ok([kernel, packages.busybox()?]));
     let Ok([kernel, busybox]) = linux else { return Err("Debian's Linux is not installed".into()) };
     Ok([kernel, busybox, libipt.into()])

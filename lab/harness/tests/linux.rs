@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 use pugmark_harness::images::Images;
-use pugmark_harness::linux::packages::Packages;
+use pugmark_harness::linux::packages;
 use pugmark_harness::linux::{Event, Guest, LinuxMachine, Monitor};
 use pugmark_harness::scratch::Scratch;
 use std::path::PathBuf;
 
 /// Returns Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
 fn debian() -> Option<[PathBuf; 2]> {
-    let mut packages = Packages { no_install: true, tell: &mut |_| {} };
+    let packages = packages::packages(true);
     let found = packages.kernel().and_then(|kernel| Ok([kernel, packages.busybox()?]));
     if found.is_err() {
         println!("skipped: Debian's Linux is not installed");

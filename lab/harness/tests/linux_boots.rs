@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use pugmark_harness::linux::PERF;
 use pugmark_harness::linux::boots::{LinuxBoot, one_a_profile};
-use pugmark_harness::linux::packages::Packages;
+use pugmark_harness::linux::packages;
 use std::path::Path;
 
 /// Boots every fourth of the profiles, from this one on, each with one kernel. `cargo xtask linux --boots` boots all.
@@ -12,14 +12,14 @@ fn boot_each_fourth(first: usize) -> Result<()> {
         println!("skipped: there is no {PERF}");
         return Ok(());
     }
-    let mut packages = Packages { no_install: true, tell: &mut |_| {} };
+    let packages = packages::packages(true);
     for boot in one_a_profile().skip(first).step_by(4) {
         let LinuxBoot { kernel, .. } = boot;
         if packages.busybox().is_err() || packages.kernel_of(kernel).is_err() {
             println!("skipped: Debian's kernel {kernel} is not downloaded");
             return Ok(());
         }
-        let booted = boot.run(&mut packages)?;
+        let booted = boot.run(&packages)?;
         println!("{boot}, {}: {:.1} s, {}", booted.version, booted.time.as_secs_f64(), booted.counters);
         ensure!(booted.complaints.is_empty(), "{boot}: {}", booted.complaints.join("\n"));
     }

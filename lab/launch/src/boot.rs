@@ -34,7 +34,9 @@ pub const RAM: &str = "ram";
 /// Interval of checks for the end, and for lines of the monitor.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The time in which QEMU ends by itself at a signal that its terminal has sent.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+/// The same for a recorder, which has a trace to write.
+pub(crate) const RECORDERS_GRACE: Duration = Duration::from_secs(60);
 
 /// The medium that a guest boots from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +78,9 @@ pub struct Boot {
     pub source: BootSource,
     /// The firmware that boots a disk or a CD is UEFI's, OVMF, and not the BIOS.
     pub uefi: bool,
+    /// The words before QEMU's by which a program starts QEMU that records the machine. That is without the monitor, and
+    /// QEMU itself boots a kernel: one for PVH or multiboot, or a bzImage, with one module at most.
+    pub recorder: Vec<OsString>,
     /// Number of processors.
     pub processors: u16,
     /// The guest's memory in MiB.
@@ -145,25 +150,30 @@ impl Boot {
                 break if stopped() { Ending::Stopped } else { Ending::of(status) };
             }
             if stopped() {
-                let asked = Instant::now();
-                while machine.status()?.is_none() && asked.elapsed() < GRACE {
-                    std::thread::sleep(CHECK_EVERY);
-                }
+                machine.end(self.grace())?;
                 break Ending::Stopped;
             }
             if self.limit.is_some_and(|limit| started.elapsed() > limit) {
+                machine.end(self.grace())?;
                 break Ending::TimedOut;
             }
             std::thread::sleep(CHECK_EVERY);
         };
         drop(machine);
         monitor.rest()?.iter().for_each(|line| watch(line));
+        if !self.recorder.is_empty() {
+            return Ok(Booted { ending, truth: Truth::default() });
+        }
         let options = self.monitor_options(scratch)?;
         let mut truth = Truth::with_options(&options);
         if truth::retired_at(&ram, LogPlace::of(&options))? > 0 {
             truth.follow(&ram)?;
         }
         Ok(Booted { ending, truth })
+    }
+
+    fn grace(&self) -> Duration {
+        if self.recorder.is_empty() { GRACE } else { RECORDERS_GRACE }
     }
 
     /// Returns the guest's files that must be in the machine's memory.
@@ -195,6 +205,44 @@ impl Boot {
     }
 
     fn command(&self, scratch: &Scratch, console: Console<'_>) -> Result<Command> {
+        let command =
+            if self.recorder.is_empty() { self.monitored(scratch)? } else { self.recorded(scratch)? };
+        let mut command = qemu::behind(&self.recorder, command);
+        command.arg("-serial");
+        match console {
+            Console::Terminal => command.arg("stdio"),
+            Console::File(file) => command.arg(with_path("file:", file)).stdin(Stdio::null()),
+        };
+        command.args(&self.arguments);
+        Ok(command)
+    }
+
+    /// Returns the command of a machine without the monitor.
+    fn recorded(&self, scratch: &Scratch) -> Result<Command> {
+        let board = Board {
+            accelerator: &["-accel", qemu::accelerator(qemu::version()?, self.processors)],
+            properties: "",
+            memory: self.memory,
+            ram: &scratch.file(RAM),
+        };
+        let mut command = board.command();
+        command.args(["-smp", &self.processors.to_string()]);
+        match &self.source {
+            BootSource::Kernel { file, modules, command_line } => {
+                command.arg("-kernel").arg(file).arg("-append").arg(command_line);
+                ensure!(modules.len() <= 1, "a machine that is recorded gives its kernel one module at most");
+                modules.iter().for_each(|module| _ = command.arg("-initrd").arg(&module.file));
+            }
+            source => _ = command.args(drive(source)?),
+        }
+        if self.uefi {
+            command.args(self.flash(scratch)?);
+        }
+        Ok(command)
+    }
+
+    /// Returns the command of a machine with the monitor below the guest.
+    fn monitored(&self, scratch: &Scratch) -> Result<Command> {
         if let BootSource::Kernel { file, .. } = &self.source {
             let kernel = kernel(file)?;
             fs::write(scratch.file("kernel"), kernel).context("cannot write the kernel for QEMU")?;
@@ -209,25 +257,14 @@ impl Boot {
             ram: &ram,
         };
         let mut command = board.command();
-        command.args(["-smp", &self.processors.to_string(), "-serial"]);
-        match console {
-            Console::Terminal => command.arg("stdio"),
-            Console::File(file) => command.arg(with_path("file:", file)).stdin(Stdio::null()),
-        };
+        command.args(["-smp", &self.processors.to_string()]);
         command.args(monitor_lines::arguments(&scratch.file("monitor")));
         let files = self.files(scratch);
         command.args(layout.loaders(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>()));
         let command_line = match &self.source {
             BootSource::Kernel { command_line, .. } => command_line.as_str(),
-            BootSource::Disk(image) => {
-                let format = disk_format(image)?;
-                command.arg("-drive").arg(with_path(&format!("if=ide,format={format},file="), image));
-                ""
-            }
-            BootSource::Cdrom(image) => {
-                let format = disk_format(image)?;
-                let drive = format!("if=ide,media=cdrom,readonly=on,format={format},file=");
-                command.arg("-drive").arg(with_path(&drive, image));
+            medium => {
+                command.args(drive(medium)?);
                 ""
             }
         };
@@ -237,21 +274,29 @@ impl Boot {
         } else {
             command.arg("-kernel").arg(&self.monitor).arg("-append").arg(line);
         }
-        command.args(&self.arguments);
         Ok(command)
     }
 
     /// Returns QEMU's arguments for OVMF, with the monitor as a driver in an option ROM.
     fn firmware(&self, scratch: &Scratch, layout: &Layout, line: &str) -> Result<Vec<OsString>> {
-        ensure!(!self.is_kernel(), "UEFI firmware boots a disk or a CD, not a kernel");
-        let Firmware { code, variables } = Firmware::find()?;
-        let [rom, own_variables] = ["option-rom", "variables"].map(|name| scratch.file(name));
+        let mut arguments = self.flash(scratch)?;
+        let rom = scratch.file("option-rom");
         let monitor = &self.monitor;
         let image = fs::read(monitor).with_context(|| format!("cannot read {}", monitor.display()))?;
         let ram_end = layout.machine_memory() << 20;
         let content = uefi::option_rom(&image, layout.hole_bytes(), ram_end, line);
         fs::write(&rom, content.with_context(|| monitor.display().to_string())?)
             .context("cannot write the monitor's option ROM")?;
+        let device = with_path(&format!("{},romfile=", uefi::DEVICE), &rom);
+        arguments.extend(["-device".into(), device, "-fw_cfg".into(), DEVICES_BELOW_4_GIB.into()]);
+        Ok(arguments)
+    }
+
+    /// Returns QEMU's arguments for OVMF.
+    fn flash(&self, scratch: &Scratch) -> Result<Vec<OsString>> {
+        ensure!(!self.is_kernel(), "UEFI firmware boots a disk or a CD, not a kernel");
+        let Firmware { code, variables } = Firmware::find()?;
+        let own_variables = scratch.file("variables");
         // A copy of a file that nobody may write could not be written either.
         fs::read(&variables)
             .and_then(|content| fs::write(&own_variables, content))
@@ -262,10 +307,6 @@ impl Boot {
             with_path(&format!("{flash},unit=0,readonly=on,file="), &code),
             "-drive".into(),
             with_path(&format!("{flash},unit=1,file="), &own_variables),
-            "-device".into(),
-            with_path(&format!("{},romfile=", uefi::DEVICE), &rom),
-            "-fw_cfg".into(),
-            DEVICES_BELOW_4_GIB.into(),
         ])
     }
 
@@ -301,6 +342,16 @@ fn kernel(file: &Path) -> Result<Vec<u8>> {
     unpacked.with_context(|| file.display().to_string())
 }
 
+/// Returns QEMU's arguments for a disk or a CD.
+fn drive(medium: &BootSource) -> Result<[OsString; 2]> {
+    let (image, kind) = match medium {
+        BootSource::Disk(image) | BootSource::Kernel { file: image, .. } => (image, ""),
+        BootSource::Cdrom(image) => (image, "media=cdrom,readonly=on,"),
+    };
+    let format = disk_format(image)?;
+    Ok(["-drive".into(), with_path(&format!("if=ide,{kind}format={format},file="), image)])
+}
+
 /// Returns QEMU's name for the format of a disk's image.
 fn disk_format(image: &Path) -> Result<&'static str> {
     let mut magic = vec![];
@@ -319,6 +370,7 @@ mod tests {
             options: "profile=icelake".into(),
             source,
             uefi: false,
+            recorder: vec![],
             processors: 2,
             memory: 64,
             logs_each: false,

@@ -10,6 +10,7 @@
 //!     options: "profile=skylake".into(),
 //!     source: BootSource::Cdrom("system.iso".into()),
 //!     uefi: false,
+//!     recorder: vec![],
 //!     processors: 1,
 //!     memory: 256,
 //!     logs_each: false,
@@ -26,6 +27,7 @@
 
 pub mod boot;
 pub mod layout;
+pub mod linux;
 pub mod linux_kernel;
 pub mod monitor_lines;
 pub mod process;

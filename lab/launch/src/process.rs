@@ -4,8 +4,12 @@ use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use crate::qemu::CANNOT_START;
+
+/// Interval of checks for the end.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// A running machine; dropping this ends it.
 #[derive(Debug)]
@@ -45,6 +49,26 @@ impl Running {
     /// If the system does not tell.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.0.try_wait()?)
+    }
+
+    /// Asks the machine to end, and waits for it, for this time at most; then ends it.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn end(&mut self, grace: Duration) -> Result<()> {
+        let asked = Instant::now();
+        if self.status()?.is_none() {
+            // SAFETY: it takes numbers. The process is not waited for yet, so the number is its own.
+            unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
+        }
+        while self.status()?.is_none() {
+            if asked.elapsed() > grace {
+                self.0.kill()?;
+                self.0.wait()?;
+            }
+            std::thread::sleep(CHECK_EVERY);
+        }
+        Ok(())
     }
 
     /// Returns the lines of standard output. A separate thread reads them, so that the receiver can keep a deadline.

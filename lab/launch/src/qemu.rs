@@ -46,6 +46,16 @@ impl Board<'_> {
     }
 }
 
+/// Returns the command that starts the program of another one by these words, if there are any: the words, and those
+/// of the command. What is set besides words is lost.
+#[must_use]
+pub fn behind(words: &[OsString], command: Command) -> Command {
+    let Some((program, rest)) = words.split_first() else { return command };
+    let mut whole = Command::new(program);
+    whole.args(rest).arg(command.get_program()).args(command.get_args());
+    whole
+}
+
 /// Returns the last property of an argument of QEMU's, `prefix`, with a path as its value.
 #[must_use]
 pub fn with_path(prefix: &str, path: &Path) -> OsString {
@@ -115,6 +125,16 @@ mod tests {
         for (path, expected) in [("/a/b", "file=/a/b"), ("/a,b,,c", "file=/a,,b,,,,c"), ("", "file=")] {
             assert_eq!(with_path("file=", Path::new(path)), *expected);
         }
+    }
+
+    #[test]
+    fn another_program_starts_qemu_with_its_arguments() {
+        let mut command = Command::new("q");
+        command.args(["-a", "b c"]);
+        let whole = behind(&["record".into(), "--".into()], command);
+        assert_eq!(whole.get_program(), "record");
+        assert_eq!(whole.get_args().collect::<Vec<_>>(), ["--", "q", "-a", "b c"]);
+        assert_eq!(behind(&[], Command::new("q")).get_program(), "q");
     }
 
     #[test]

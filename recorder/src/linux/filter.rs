@@ -144,7 +144,7 @@ pub(super) fn is_named(path: &str, object: &str) -> bool {
             .is_some_and(|(name, rest)| name == object && (rest.is_empty() || rest.starts_with('.')))
 }
 
-fn is_code<'a>(symbol: &impl ObjectSymbol<'a>) -> bool {
+pub(super) fn is_code<'a>(symbol: &impl ObjectSymbol<'a>) -> bool {
     symbol.section_index().is_some()
         && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown)
 }

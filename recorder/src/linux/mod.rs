@@ -223,6 +223,17 @@ pub enum RecordError {
         /// The number of ranges that were given.
         wanted: usize,
     },
+    /// A place to start or stop a machine's tracing at cannot be found.
+    NoPlace {
+        /// `--start` or `--stop`.
+        option: &'static str,
+        /// The trigger that was asked for.
+        trigger: Trigger,
+        /// The file with the names; `None` if there is none.
+        file: Option<PathBuf>,
+        /// Why.
+        missing: Missing,
+    },
     /// The emulator cannot do what the options ask for.
     Emulator(&'static str),
     /// There is no emulator that can be used.
@@ -281,6 +292,14 @@ impl fmt::Display for RecordError {
             }
             Self::NoEmulator(why) => write!(f, "{why}"),
             Self::Emulator(why) => write!(f, "not in the emulator: {why}; use --engine stepping"),
+            Self::NoPlace { option, trigger, file: None, .. } => write!(
+                f,
+                "{option} {trigger}: no file has the names of the machine's functions: give one, an ELF file or a text \
+                 such as System.map, or write 0xADDRESS"
+            ),
+            Self::NoPlace { option, trigger, file: Some(file), .. } => {
+                write!(f, "{option} {trigger}: {} has no such place", file.display())
+            }
             Self::File { path, .. } => write!(f, "{} cannot be written", path.display()),
         }
     }
@@ -299,6 +318,7 @@ impl std::error::Error for RecordError {
             | Self::Refused { .. }
             | Self::Ranges { .. }
             | Self::Emulator(_)
+            | Self::NoPlace { .. }
             | Self::NoEmulator(_) => None,
         }
     }

@@ -27,6 +27,8 @@ pub(super) struct Triggers {
 #[derive(Debug, Default)]
 struct Watched {
     trigger: Option<Trigger>,
+    /// Its address, if that is the same in all tasks.
+    place: Option<u64>,
     /// True if its place was mapped at some time.
     found: Cell<bool>,
     reached: Cell<bool>,
@@ -54,12 +56,28 @@ pub enum Missing {
     Function(Vec<String>),
     /// The function is shorter than the offset.
     Offset,
+    /// Several functions have the name, at these addresses.
+    Several(Vec<u64>),
 }
 
 impl Triggers {
     pub(super) fn new(options: &RecordOptions) -> Rc<Self> {
-        let watched = |trigger: &Option<Trigger>| Watched { trigger: trigger.clone(), ..Watched::default() };
-        Rc::new(Self { start: watched(&options.start), stop: watched(&options.stop) })
+        let place = |trigger: &Option<Trigger>| match trigger {
+            Some(Trigger::Address(address)) => Some(*address),
+            _ => None,
+        };
+        Self::at(options, [place(&options.start), place(&options.stop)])
+    }
+
+    /// Returns the triggers with the addresses of both, if they are known before anything is mapped.
+    pub(super) fn at(options: &RecordOptions, [start, stop]: [Option<u64>; 2]) -> Rc<Self> {
+        let watched = |trigger: &Option<Trigger>, place: Option<u64>| Watched {
+            trigger: trigger.clone(),
+            place,
+            found: place.is_some().into(),
+            ..Watched::default()
+        };
+        Rc::new(Self { start: watched(&options.start, start), stop: watched(&options.stop, stop) })
     }
 
     /// Returns true if there are no triggers: everything is traced.
@@ -147,11 +165,7 @@ impl Switch {
     /// Returns the switch of the first task.
     pub(super) fn new(triggers: Rc<Triggers>) -> Self {
         let on = triggers.start.trigger.is_none();
-        let place = |watched: &Watched| match watched.trigger {
-            Some(Trigger::Address(address)) => Some(address),
-            _ => None,
-        };
-        let (start_at, stop_at) = (place(&triggers.start), place(&triggers.stop));
+        let (start_at, stop_at) = (triggers.start.place, triggers.stop.place);
         Self { triggers, on, count: 0, signalled: false, start_at, stop_at, files: vec![] }
     }
 

@@ -7,7 +7,7 @@ mod decoded;
 mod guest;
 
 use decoded::{Step, Steps, decode};
-use pugmark_recorder::{Cause, Ending, RecordOptions, Recording, record};
+use pugmark_recorder::{Cause, Ending, Missing, RecordError, RecordOptions, Recording, record};
 use std::{
     ffi::OsString,
     fs,
@@ -233,6 +233,45 @@ fn tracing_starts_and_stops_where_it_shall_and_time_passes_all_the_same() {
     let end = all.iter().position(|address| *address == place).unwrap();
     assert_eq!((stopped.cause, stopped.ending), (Cause::Stop, Ending::Exit(guest::STATUS)));
     assert!(executed(&check(&stopped, 1)) == all[..end]);
+}
+
+#[test]
+fn tracing_starts_and_stops_at_functions_that_a_file_names() {
+    if is_missing() {
+        return;
+    }
+    let folder = Folder::new("functions");
+    let all = executed(&check(&folder.record(&[], |_| ()), 1));
+    let place = all[all.len() / 2];
+    let begin = all.iter().position(|address| *address == place).unwrap();
+    let map = folder.0.join("map");
+    let text = format!("{:016x} T entered\n{:016x} t twice\n2 t twice\n", place - 0x10, place + 1);
+    fs::write(&map, text).unwrap();
+    let recording = folder.record(&[], |options| {
+        options.start = "entered+0x4".parse().ok();
+        options.stop = "count:7".parse().ok();
+        options.kernel_symbols = Some(map.clone());
+        options.kernel_offset = 0xc;
+    });
+    assert_eq!(executed(&check(&recording, 1))[..7], all[begin..begin + 7]);
+    for (start, missing) in [
+        ("enterd", Missing::Function(vec!["entered".into(), "twice".into(), "twice".into()])),
+        ("twice", Missing::Several(vec![2, place + 1])),
+        ("ext4:entered", Missing::Object(vec!["vmlinux".into()])),
+    ] {
+        let out = folder.0.join("refused");
+        let program = [QEMU, "-machine", "none"];
+        let (start, kernel_symbols) = (start.parse().ok(), Some(map.clone()));
+        let options =
+            RecordOptions { out, machine: true, start, kernel_symbols, ..RecordOptions::new(program) };
+        let error = record(&options, &mut |_| {}).unwrap_err();
+        let RecordError::NoPlace { missing: found, .. } = &error else { panic!("{error}") };
+        assert_eq!(*found, missing);
+        let unnamed = RecordOptions { kernel_symbols: None, ..options.clone() };
+        let error = record(&unnamed, &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("no file has the names of the machine's functions"), "{error}");
+        assert!(!options.out.exists(), "nothing is written");
+    }
 }
 
 #[test]

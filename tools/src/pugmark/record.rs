@@ -2,7 +2,7 @@
 
 use super::pmc::names::SimilarNames;
 use crate::output::tell;
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{
     Args,
     builder::{PossibleValuesParser, TypedValueParser},
@@ -79,6 +79,12 @@ pub struct RecordCommand {
     /// Record the machine that PROGRAM (qemu-system-x86_64) emulates: all processors and levels
     #[arg(long, conflicts_with_all = ["filter", "main_only", "aslr", "engine", "pid"])]
     machine: bool,
+    /// The machine's functions, for --start and --stop: its kernel's ELF file, a System.map or a /proc/kallsyms
+    #[arg(long, value_name = "FILE", requires = "machine")]
+    symbols: Option<PathBuf>,
+    /// The distance by which the machine's Linux has moved itself from where --symbols has it (KASLR)
+    #[arg(long, value_name = "0xOFFSET", requires = "machine", value_parser = offset)]
+    kaslr: Option<u64>,
     /// Record a process that runs, by stepping; it goes on afterwards
     #[arg(short, long, value_name = "PID", conflicts_with = "program",
         value_parser = clap::value_parser!(i32).range(1..))]
@@ -114,7 +120,12 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         bar.set_position(progress.steps);
     });
     bar.finish_and_clear();
-    let recording = recording?;
+    let recording = recording.map_err(|error| match &error {
+        RecordError::NoPlace { option, trigger, file: Some(file), missing } => {
+            anyhow!("{option} {trigger}: {}: {}", file.display(), why_missing(trigger, missing))
+        }
+        _ => error.into(),
+    })?;
     messages(&recording, &options).iter().for_each(|message| tell(format_args!("{message}")));
     for unreached in &recording.unreached {
         if let Some(missing) = &unreached.missing {
@@ -159,9 +170,23 @@ fn not_found(Unreached { option, trigger, .. }: &Unreached, missing: &Missing) -
         Missing::Function(names) => {
             format!("the files that the program mapped have no such function{}", similar(trigger, names))
         }
-        Missing::Offset => "the function ends before that".into(),
+        missing => why_missing(trigger, missing),
     };
     format!("{option} {trigger}: {what}")
+}
+
+/// Returns the message about a function that a file with a machine's functions does not have.
+fn why_missing(trigger: &Trigger, missing: &Missing) -> String {
+    match missing {
+        Missing::Object(objects) if objects.is_empty() => "it has no functions".into(),
+        Missing::Object(objects) => format!("it has functions of {}", objects.join(", ")),
+        Missing::Function(names) => format!("it has no such function{}", similar(trigger, names)),
+        Missing::Offset => "the function ends before that".into(),
+        Missing::Several(places) => {
+            let places: Vec<_> = places.iter().map(|place| format!("{place:#x}")).collect();
+            format!("several functions have that name, at {}: write one of the addresses", places.join(", "))
+        }
+    }
 }
 
 /// Returns the end of the message about a function that is none of `names`: which of them are similar.
@@ -214,7 +239,10 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
     let whole = matches!(recording.cause, Cause::Over | Cause::Exec | Cause::Changed);
     let unreached = recording.unreached.iter().filter(|unreached| unreached.missing.is_none());
     messages.extend(unreached.filter_map(|Unreached { option, trigger, .. }| match *option {
-        "--start" => Some(format!("warning: --start {trigger} was never reached: nothing was traced")),
+        "--start" => Some(format!(
+            "warning: --start {trigger} was never reached: nothing was traced{}",
+            may_have_moved(trigger, options)
+        )),
         _ if whole => {
             Some(format!("warning: {option} {trigger} was never reached: the trace goes on to the end"))
         }
@@ -235,16 +263,8 @@ fn deviation(Deviation { pid, kind }: &Deviation) -> String {
             format!("process {pid} asked for a seccomp filter: QEMU refuses it, and none is in force")
         }
         DeviationKind::NoCall(number) => {
-            let name = match number {
-                101 => " (ptrace)",
-                298 => " (perf_event_open)",
-                317 => " (seccomp)",
-                321 => " (bpf)",
-                323 => " (userfaultfd)",
-                330 => " (pkey_alloc)",
-                425 => " (io_uring_setup)",
-                _ => "",
-            };
+            let known = usize::try_from(*number).ok().and_then(syscalls::x86_64::Sysno::new);
+            let name = known.map(|call| format!(" ({})", call.name())).unwrap_or_default();
             format!("process {pid} made system call {number}{name}, which QEMU does not have: it got ENOSYS")
         }
         DeviationKind::NoSharedMemory => {
@@ -255,6 +275,24 @@ fn deviation(Deviation { pid, kind }: &Deviation) -> String {
              executes what was there before; use --engine stepping"
         ),
     }
+}
+
+/// Returns the end of the message about a function that was never reached: Linux may have moved itself.
+fn may_have_moved(trigger: &Trigger, options: &RecordOptions) -> &'static str {
+    let says = |word: &str| options.program.iter().any(|words| words.to_string_lossy().contains(word));
+    let is_named = matches!(trigger, Trigger::Function { .. }) && options.kernel_offset == 0;
+    if options.machine && is_named && says("-append") && !says("nokaslr") {
+        "; Linux moves itself unless its command line has nokaslr; --kaslr says by how much"
+    } else {
+        ""
+    }
+}
+
+/// Reads a hexadecimal number.
+fn offset(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").filter(|digits| !digits.starts_with('+'));
+    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number.ok_or_else(|| "write it as 0x and hexadecimal digits".into())
 }
 
 /// Returns the message about a program that a signal has ended, in this part if that is known.
@@ -311,6 +349,8 @@ impl RecordCommand {
             aslr: self.aslr,
             engine: self.engine,
             machine: self.machine,
+            kernel_symbols: self.symbols.clone(),
+            kernel_offset: self.kaslr.unwrap_or_default(),
             signals: true,
             ..plain
         }
@@ -490,6 +530,13 @@ mod tests {
             assert!(error.contains("--machine") && error.contains(name), "{error}");
         }
         assert!(parse("record --machine -p 1").is_err());
+        let named =
+            parse("record --machine --start f --symbols map --kaslr 0x1f000000 -- qemu-system-x86_64");
+        let options = named.unwrap().command.options();
+        assert_eq!((options.kernel_symbols, options.kernel_offset), (Some("map".into()), 0x1f00_0000));
+        for other in ["--machine --kaslr 5", "--machine --kaslr 0x+5", "--kaslr 0x5", "--symbols map"] {
+            assert!(parse(&format!("record {other} -- qemu-system-x86_64")).is_err(), "{other}");
+        }
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub fn boot_by_grub(
         options: format!("profile={PROFILE}"),
         source: BootSource::Cdrom(cd),
         uefi,
+        recorder: vec![],
         processors: processors(name),
         // UEFI firmware needs more than the BIOS.
         memory: 512,

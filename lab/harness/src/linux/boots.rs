@@ -6,8 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::packages::Packages;
-use super::{DebianKernel, Guest, LinuxMachine, Monitor, PERF};
+use super::{DebianKernel, Guest, LinuxMachine, Monitor, PERF, Packages};
 use crate::expected::all_profiles;
 use crate::images::Images;
 use crate::scratch::Scratch;
@@ -102,7 +101,7 @@ impl LinuxBoot {
     ///
     /// # Errors
     /// If a package or an image is missing, or the machine does not run to its end.
-    pub fn run(self, packages: &mut Packages<'_>) -> Result<Booted> {
+    pub fn run(self, packages: &Packages) -> Result<Booted> {
         let scratch = Scratch::new()?;
         let mut guest = Guest::new(&packages.busybox()?);
         guest.add(&PERF.parse().map_err(anyhow::Error::msg)?)?;

@@ -47,6 +47,7 @@ fn boot(scratch: &Scratch, source: BootSource, uefi: bool, memory: u64, processo
         options: "profile=skylake".into(),
         source,
         uefi,
+        recorder: vec![],
         processors,
         memory,
         logs_each: true,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pugmark_harness::images::build_monitor;
 use pugmark_harness::linux::DebianKernel;
-use pugmark_harness::linux::packages::{Packages, folder};
+use pugmark_harness::linux::packages::{folder, packages};
 use pugmark_harness::scratch::Scratch;
 use pugmark_launch::boot::{Boot, BootSource, Console, ModuleFile};
 
@@ -147,6 +147,7 @@ fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource, limit: Durati
         options: "profile=skylake".into(),
         source,
         uefi: stranger.uefi,
+        recorder: vec![],
         processors: stranger.processors,
         memory: stranger.memory,
         logs_each: false,
@@ -208,7 +209,7 @@ fn systems_boot() {
 
 /// Returns a file of a Debian package that has been downloaded.
 fn packaged(package: &str, file: &str) -> Result<PathBuf> {
-    let path = Packages { no_install: true, tell: &mut |_| {} }.files(package)?.join(file);
+    let path = packages(true).files(package)?.join(file);
     ensure!(path.is_file(), "{package} has no {file}");
     Ok(path)
 }
@@ -216,7 +217,7 @@ fn packaged(package: &str, file: &str) -> Result<PathBuf> {
 /// Returns the packed kernel of Debian 12 with PREEMPT_RT, which can be Xen's first domain.
 fn linux() -> Result<PathBuf> {
     let kernel: DebianKernel = "bookworm-rt".parse()?;
-    Packages { no_install: true, tell: &mut |_| {} }.kernel_of(kernel)?;
+    packages(true).kernel_of(kernel)?;
     let files = folder().join(kernel.to_string()).join("files/boot");
     let mut entries = fs::read_dir(&files)?.filter_map(Result::ok).map(|entry| entry.path());
     let is_kernel =

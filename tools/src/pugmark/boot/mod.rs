@@ -1,5 +1,6 @@
 //! The command line of `pugmark boot`: any kernel, disk or CD on virtual hardware that traces it.
 
+mod linux;
 mod monitor;
 mod terminal;
 
@@ -9,16 +10,16 @@ use clap::Args;
 use pugmark_launch::{
     boot::{Boot, BootSource, Booted, Console, Ending, ModuleFile},
     layout::{DEFAULT_MEMORY, DEFAULT_UEFI_MEMORY},
+    linux::LinuxVersion,
     scratch::Scratch,
     truth::{Sum, Truth},
 };
-use std::{ffi::OsString, fs::File, io::BufWriter, io::Write, path::PathBuf, time::Duration};
-use terminal::Terminal;
+use pugmark_recorder::Trigger;
+use std::{env, ffi::OsString, fs::File, io::BufWriter, io::Write, path::PathBuf};
+use terminal::{Stop, TIMED_OUT};
 
 /// The exit status if the machine could not be started, or the log could not be read.
 const FAILED: u8 = 125;
-/// The exit status after `--timeout`, as of the program `timeout`.
-const TIMED_OUT: u8 = 124;
 /// The exit status of what was ended by a signal, without the signal's number.
 const BY_SIGNAL: i32 = 128;
 
@@ -29,6 +30,8 @@ Examples:
   pugmark boot --cdrom system.iso
   pugmark boot --profile icelake --processors 4 --memory 1024 --disk disk.img
   pugmark boot --uefi --cdrom system.iso
+  pugmark boot --linux -- perf record -e intel_pt//u -o /out/perf.data -- gzip -k notes
+  pugmark boot --linux --record gzip.rec --start do_execveat_common -- gzip -k notes
   pugmark boot --kernel vmlinuz --initrd initrd.img --append console=ttyS0
   pugmark boot --kernel xen.gz --append \"xen com1=115200\" --module \"vmlinuz console=hvc0\" --initrd initrd.img
   pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
@@ -44,14 +47,16 @@ pub struct BootOptions {
     memory: Option<u64>,
     #[command(flatten)]
     source: SourceOptions,
+    #[command(flatten)]
+    for_linux: linux::LinuxOptions,
     /// Boot the disk or CD by UEFI firmware, OVMF, and not by the BIOS
-    #[arg(long, conflicts_with = "kernel")]
+    #[arg(long, conflicts_with_all = ["kernel", "linux"])]
     uefi: bool,
     /// The file that the kernel receives as its last module: Linux's initramfs
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["disk", "cdrom"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["disk", "cdrom", "linux"])]
     initrd: Option<PathBuf>,
     /// A file that the kernel receives as a module, and its words: Xen's Linux, its command line
-    #[arg(long, value_name = "FILE WORDS", conflicts_with_all = ["disk", "cdrom"])]
+    #[arg(long, value_name = "FILE WORDS", conflicts_with_all = ["disk", "cdrom", "linux"])]
     module: Vec<OsString>,
     /// The kernel's command line
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["disk", "cdrom"], allow_hyphen_values = true)]
@@ -62,11 +67,21 @@ pub struct BootOptions {
     /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
+    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the monitor, so
+    /// the guest cannot trace itself
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["truth", "monitor", "module"])]
+    record: Option<PathBuf>,
+    /// Record from here on: FUNCTION[+0xOFFSET] of the kernel, 0xADDRESS or count:N
+    #[arg(long, value_name = "WHERE", requires = "record")]
+    start: Option<Trigger>,
+    /// Record up to here: until the next start or, without --start, for good
+    #[arg(long, value_name = "WHERE", requires = "record")]
+    stop: Option<Trigger>,
     /// More options for the monitor, such as `pmi-skid=100`
     #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
     monitor: String,
-    /// More arguments for QEMU
-    #[arg(last = true, value_name = "QEMU'S ARGUMENTS")]
+    /// With `--linux` the command that runs in it as root, otherwise more arguments for QEMU
+    #[arg(last = true, value_name = "COMMAND OR QEMU'S ARGUMENTS")]
     arguments: Vec<OsString>,
 }
 
@@ -82,6 +97,10 @@ struct SourceOptions {
     /// Boot this kernel: Linux's bzImage, or a file for PVH, multiboot2 or multiboot
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
+    /// Boot Linux, and run COMMAND in it or a shell: the newest kernel in /boot, or Debian's by apt; VERSION is what
+    /// `uname -r` prints, bookworm-cloud, trixie-cloud or a file
+    #[arg(long, value_name = "VERSION", num_args = 0..=1, default_missing_value = "")]
+    linux: Option<LinuxVersion>,
 }
 
 /// Boots the guest, prints what it traced, and returns the exit status.
@@ -89,25 +108,26 @@ struct SourceOptions {
 /// # Errors
 /// If the monitor or QEMU is missing, a file cannot be read or written, or the log was too small.
 pub fn run(options: &BootOptions) -> Result<u8> {
+    if let Some(version) = &options.source.linux {
+        return linux::run(options, version);
+    }
     let boot = options.boot()?;
     let scratch = Scratch::new()?;
-    let terminal = Terminal::begin();
-    let ended = boot.run(
-        &scratch,
-        Console::Terminal,
-        || terminal.signal().is_some(),
-        |line| tell(format_args!("{line}")),
-    );
-    let signal = terminal.signal();
-    drop(terminal);
+    let stop = Stop::new(options.timeout);
+    let ended = boot.run(&scratch, Console::Terminal, || stop.is_due(), |line| tell(format_args!("{line}")));
+    let stopped = stop.status();
+    drop(stop);
     let Booted { ending, truth } = ended?;
+    if options.record.is_some() {
+        return Ok(status(ending, stopped));
+    }
     for line in summary(&truth.summed()) {
         tell(format_args!("{line}"));
     }
     if let Some(file) = &options.truth {
         write(file, &truth)?;
     }
-    Ok(status(ending, signal))
+    Ok(status(ending, stopped))
 }
 
 /// Returns the exit status for a run that has failed.
@@ -116,14 +136,19 @@ pub fn failure(_: &anyhow::Error) -> u8 {
     FAILED
 }
 
-fn status(ending: Ending, signal: Option<i32>) -> u8 {
-    let status = match ending {
-        Ending::Exit(status) => status,
-        Ending::Signal(signal) => BY_SIGNAL + signal,
-        Ending::Stopped => BY_SIGNAL + signal.unwrap_or_default(),
-        Ending::TimedOut => return TIMED_OUT,
-    };
-    // Both numbers fit into eight bits.
+/// Returns the exit status for the end of a machine, or for the reason why it was stopped.
+fn status(ending: Ending, stopped: Option<u8>) -> u8 {
+    match ending {
+        Ending::Exit(status) => status_of(status),
+        Ending::Signal(signal) => status_of(BY_SIGNAL + signal),
+        Ending::Stopped => stopped.unwrap_or(FAILED),
+        Ending::TimedOut => TIMED_OUT,
+    }
+}
+
+/// Returns an exit status as the system takes it.
+const fn status_of(status: i32) -> u8 {
+    // It fits into eight bits.
     status as u8
 }
 
@@ -153,16 +178,35 @@ fn write(file: &PathBuf, truth: &Truth) -> Result<()> {
 impl BootOptions {
     fn boot(&self) -> Result<Boot> {
         Ok(Boot {
-            monitor: monitor::image()?,
-            options: format!("profile={} {}", self.profile, self.monitor).trim_end().to_owned(),
+            monitor: if self.record.is_some() { PathBuf::new() } else { monitor::image()? },
+            options: self.monitor_options(),
             source: self.boot_source(),
             processors: self.processors,
             uefi: self.uefi,
+            recorder: self.recorder()?,
             memory: self.memory.unwrap_or(if self.uefi { DEFAULT_UEFI_MEMORY } else { DEFAULT_MEMORY }),
             logs_each: self.truth.is_some(),
-            limit: self.timeout.map(Duration::from_secs),
+            limit: None,
             arguments: self.arguments.clone(),
         })
+    }
+
+    /// Returns the words before QEMU's if the machine is recorded.
+    fn recorder(&self) -> Result<Vec<OsString>> {
+        let Some(folder) = &self.record else { return Ok(vec![]) };
+        let own = env::current_exe().context("cannot find pugmark's own file")?;
+        let mut words: Vec<OsString> = vec![own.into()];
+        words.extend(["record", "--machine", "--profile", &self.profile, "-o"].map(Into::into));
+        words.push(folder.into());
+        for (option, trigger) in [("--start", &self.start), ("--stop", &self.stop)] {
+            words.extend(trigger.iter().map(|trigger| format!("{option}={trigger}").into()));
+        }
+        words.push("--".into());
+        Ok(words)
+    }
+
+    fn monitor_options(&self) -> String {
+        format!("profile={} {}", self.profile, self.monitor).trim_end().to_owned()
     }
 
     /// Returns the modules: each file's name is the first of its words.
@@ -245,13 +289,13 @@ mod tests {
 
     #[test]
     fn the_status_is_the_guests_or_tells_who_has_ended_it() {
-        for (ending, signal, expected) in [
+        for (ending, stopped, expected) in [
             (Ending::Exit(33), None, 33),
             (Ending::Signal(11), None, 139),
-            (Ending::Stopped, Some(2), 130),
+            (Ending::Stopped, Some(130), 130),
             (Ending::TimedOut, None, 124),
         ] {
-            assert_eq!(status(ending, signal), expected, "{ending:?}");
+            assert_eq!(status(ending, stopped), expected, "{ending:?}");
         }
     }
 }

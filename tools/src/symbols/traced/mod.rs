@@ -360,8 +360,12 @@ fn own_vdso() -> Option<Vec<u8>> {
 }
 
 /// Finds where the code of a file was loaded, as a distance: of the file's pages that are in the traced code with the
-/// same bytes, most were moved by it. `None` if there is no such page.
+/// same bytes, most were moved by it. `None` if there is no such page. A kernel patches itself, in each page: it is at its
+/// own addresses if most bytes there are its own.
 pub(crate) fn moved(file: &object::File<'_>, code: &[Section<'_>]) -> Option<u64> {
+    if file.kind() == object::ObjectKind::Executable && is_at_own_addresses(file, code) {
+        return Some(0);
+    }
     let mut pages: HashMap<&[u8], u64> = HashMap::new();
     let executable = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);
     // The segments of a damaged file may be the same bytes over and over.
@@ -392,6 +396,30 @@ pub(crate) fn moved(file: &object::File<'_>, code: &[Section<'_>]) -> Option<u64
         }
     }
     votes.into_iter().max_by_key(|(_, count)| *count).map(|(moved, _)| moved)
+}
+
+/// Returns true if three quarters of the bytes of traced code at the addresses of a file's segments are those of the
+/// file.
+fn is_at_own_addresses(file: &object::File<'_>, code: &[Section<'_>]) -> bool {
+    let (mut same, mut all) = (0, 0);
+    for segment in file.segments().take(MOST_SEGMENTS) {
+        let Ok(own) = segment.data() else { continue };
+        for section in code {
+            let from = section.base.max(segment.address());
+            let rest = |base: u64, bytes| {
+                let skipped = usize::try_from(from - base).ok()?;
+                <[u8]>::get(bytes, skipped..)
+            };
+            if let (Some(traced), Some(own)) =
+                (rest(section.base, section.bytes), rest(segment.address(), own))
+            {
+                let both = traced.iter().zip(own);
+                all += both.len();
+                same += both.filter(|(traced, own)| traced == own).count();
+            }
+        }
+    }
+    all > 0 && same >= all / 4 * 3
 }
 
 /// The most segments of code of a file.

@@ -4,6 +4,7 @@ use super::*;
 use crate::object_file::{GLOBAL, GLOBAL_DATA, LOCAL, LOCAL_LABEL, ObjectFile, WEAK};
 use crate::pugmark::code::TracedCode;
 use crate::symbols::{elf_functions, functions, jitdump::made};
+use pugmark_decoder_core::image::AddressSpace;
 
 /// A folder that is removed when the value is dropped.
 struct Scratch(PathBuf);
@@ -294,4 +295,25 @@ fn a_program_needs_the_libraries_that_binutils_names() {
         .unwrap();
     let names: Vec<&str> = needed.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, expected);
+}
+
+#[test]
+fn a_kernel_that_has_patched_each_of_its_pages_is_where_its_file_says() {
+    let scratch = Scratch::new("patched");
+    let own: Vec<u8> = (0..0x3000u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let mut code = own.clone();
+    code.iter_mut().step_by(16).for_each(|byte| *byte ^= 1);
+    let object =
+        ObjectFile { pieces: &[(0x1000, 0x1000, &own)], symbols: &[("patched", 0x1000, 0x3000, GLOBAL, 1)] };
+    let path = scratch.file("vmlinux", &object);
+    // An executable, which is not moved.
+    let mut bytes = object.bytes();
+    bytes[16] = 2;
+    fs::write(&path, bytes).unwrap();
+    // One of its pages is somewhere else, too, as it was.
+    let section = |base, bytes| Section { base, bytes, space: AddressSpace::Any };
+    let sections = [section(0x1000, &code[..]), section(0x9000, &own[0x1000..0x2000])];
+    let mut symbols = TracedSymbols::default();
+    symbols.add_by_bytes(&path, &sections, &mut SymbolFiles::default()).unwrap();
+    assert_eq!(symbols.find(0x1234).function, Some(("patched", 0x234)));
 }

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 pub use rows::{Check, Row, all, short};
 
 use self::answers::{Found, addresses, perf, perf_script, pugmark, pugmark_text, traced_samples};
-use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor, ptwrite};
+use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor};
 use crate::images::Images;
 use crate::scratch::Scratch;
 use crate::truth::Truth;
+use pugmark_launch::linux::PTWRITE_COUNT;
 
 /// The programs and folders of the host that the table needs.
 #[derive(Clone, Debug)]
@@ -170,7 +171,7 @@ impl Verify {
                 }
                 if matches!(row.check, Check::Written) {
                     let found = payloads(&script(&["--itrace=w", "-F", "synth"])?)?;
-                    same(&found, &(0..ptwrite::COUNT).collect::<Vec<_>>()).context("PTWRITE")?;
+                    same(&found, &(0..PTWRITE_COUNT).collect::<Vec<_>>()).context("PTWRITE")?;
                 }
                 instructions
             }

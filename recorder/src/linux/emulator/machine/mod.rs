@@ -13,6 +13,7 @@
 mod blocks;
 mod executed;
 mod frame;
+mod functions;
 mod vcpu;
 
 use super::{
@@ -77,12 +78,12 @@ pub(in crate::linux) fn record(
             "leave out -daemonize: its end ends the recording",
         ));
     }
-    let is_place = |trigger: &Trigger| matches!(trigger, Trigger::Address(_) | Trigger::Count(_));
-    if ![&options.start, &options.stop].into_iter().flatten().all(is_place) {
-        let why =
-            "a machine's tracing starts and stops at addresses and counts: write 0xADDRESS, as nm shows it";
+    let is_signal = |trigger: &Trigger| matches!(trigger, Trigger::Signal(_));
+    if [&options.start, &options.stop].into_iter().flatten().any(is_signal) {
+        let why = "a machine's tracing starts and stops at functions, addresses and counts, not at signals";
         return Err(RecordError::Prepare(std::io::Error::other(why)));
     }
+    let places = functions::places(options)?;
     let plugin = LoadedPlugin::find_for(emulator, &PROBE).map_err(|error| refusal(emulator, error))?;
     let shared = Shared::new(plugin).map_err(RecordError::Prepare)?;
     folder::prepare(&options.out)?;
@@ -106,7 +107,7 @@ pub(in crate::linux) fn record(
         hash_thread: HashThread::new(),
         budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
         tracing_ended: None,
-        triggers: Triggers::new(options),
+        triggers: Triggers::at(options, places),
         signals,
         started_at,
         written_at: Instant::now(),

@@ -274,7 +274,7 @@ impl<'a> Vcpu<'a> {
 }
 
 /// Returns the file of the kernel, if the emulator's arguments name one, which may have names; otherwise the emulator.
-fn kernel(options: &RecordOptions) -> String {
+pub(super) fn kernel(options: &RecordOptions) -> String {
     let words = options.program.windows(2).find(|words| words[0] == "-kernel");
     let file = words.map(|words| &words[1]).or(options.program.first());
     file.map(|file| file.to_string_lossy().into_owned()).unwrap_or_default()

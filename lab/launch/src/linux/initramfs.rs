@@ -1,7 +1,7 @@
 //! The guest's files: as the archive that Linux unpacks when it starts, and as a folder for tools that need a traced
 //! program's code.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -55,6 +55,12 @@ impl Files {
         self.add(path, Entry::Device(major, minor));
     }
 
+    /// Returns true if there is something at a path.
+    #[must_use]
+    pub fn has(&self, path: &str) -> bool {
+        self.0.contains_key(path.trim_matches('/'))
+    }
+
     fn add(&mut self, path: &str, entry: Entry) {
         let path = path.trim_matches('/');
         for (at, _) in path.match_indices('/') {
@@ -79,6 +85,11 @@ impl Files {
                 Entry::Device(..) => (0o020_600, vec![]),
             };
             let device = if let Entry::Device(major, minor) = entry { (*major, *minor) } else { (0, 0) };
+            ensure!(
+                u32::try_from(bytes.len()).is_ok(),
+                "{path} is too large for an initramfs: {} bytes",
+                bytes.len()
+            );
             append(&mut archive, index as u32 + 1, path, mode, device, &bytes);
         }
         append(&mut archive, 0, "TRAILER!!!", 0, (0, 0), &[]);

@@ -120,7 +120,7 @@ pub(super) fn check(bytes: &[u8], sum: &str) -> Result<()> {
 }
 
 /// Returns the SHA-256, as `sha256sum` prints it.
-fn checksum(bytes: &[u8]) -> String {
+pub(super) fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -1,11 +1,12 @@
 //! A machine that runs Linux, and its results.
 
+use crate::boot::{GRACE, PROPERTIES, RECORDERS_GRACE, TICKS};
+use crate::layout::{DEFAULT_MEMORY, Layout};
+use crate::monitor_lines::{self, MonitorLines};
+use crate::process::Running;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use pugmark_launch::boot::{PROPERTIES, TICKS};
-use pugmark_launch::layout::{DEFAULT_MEMORY, Layout};
-use pugmark_launch::monitor_lines::{self, MonitorLines};
-use pugmark_launch::process::Running;
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
@@ -29,6 +30,8 @@ const NO_WATCHDOG: &str = "nowatchdog";
 const VDSO: &str = "[vdso]";
 /// The guest's name for the list of its kernel's symbols.
 const SYMBOLS: &str = "[kallsyms]";
+/// The longest time between two looks at the machine.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// A word of Linux's command line that makes the guest send that list.
 const SENDS_SYMBOLS: &str = "pugmark.symbols";
 /// The monitor below the guest.
@@ -49,6 +52,8 @@ pub struct LinuxMachine {
     pub initramfs: PathBuf,
     /// The monitor below the guest; without it Linux runs directly on the machine.
     pub monitor: Option<Monitor>,
+    /// The words before QEMU's by which a program starts QEMU that records the machine. That is without a monitor.
+    pub recorder: Vec<OsString>,
     /// True if the guest is held against the monitor's log. Then a log that is too small is an error; otherwise it ends
     /// where it is full.
     pub judged: bool,
@@ -58,6 +63,8 @@ pub struct LinuxMachine {
     pub memory: Option<u64>,
     /// Number of instructions that the monitor itself traces, from the first one on.
     pub probe: Option<u64>,
+    /// The guest sends the list of its kernel's symbols, as it does with a probe.
+    pub sends_symbols: bool,
     /// Additional words of the kernel's command line.
     pub words: String,
     /// The guest's console is this program's terminal.
@@ -90,6 +97,10 @@ pub enum Event<'a> {
 pub struct LinuxOutcome {
     /// The command's exit status.
     pub status: i32,
+    /// The recorder's exit status, if there is one and the guest has ended by itself.
+    pub recorded: Option<i32>,
+    /// True if the machine was stopped before the guest had sent everything.
+    pub stopped: bool,
     /// The lines of the console, each after those that the monitor printed before Linux had ended the line.
     pub console: Vec<String>,
     /// The files, by their paths below `/out`.
@@ -132,10 +143,12 @@ impl LinuxMachine {
             kernel,
             initramfs,
             monitor: None,
+            recorder: vec![],
             judged: true,
             processors: 1,
             memory: None,
             probe: None,
+            sends_symbols: false,
             words: String::new(),
             interactive: false,
             time_limits: TimeLimits::default(),
@@ -147,7 +160,19 @@ impl LinuxMachine {
     /// # Errors
     /// If the machine does not start, the guest makes no progress or ends before it has sent everything, or the log of
     /// a guest that is judged by it was too small.
-    pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
+    pub fn run(&self, watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
+        self.run_until(|| false, watch)
+    }
+
+    /// Runs the machine until the guest has sent everything, or `stopped` returns true.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub fn run_until(
+        &self,
+        stopped: impl Fn() -> bool,
+        mut watch: impl FnMut(Event<'_>),
+    ) -> Result<LinuxOutcome> {
         let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
         let options = options.unwrap_or_default();
         let scratch = Scratch::new()?;
@@ -170,6 +195,8 @@ impl LinuxMachine {
         });
         let mut outcome = LinuxOutcome {
             status: -1,
+            recorded: None,
+            stopped: false,
             console: Vec::new(),
             files: Vec::new(),
             vdso: None,
@@ -182,7 +209,13 @@ impl LinuxMachine {
         loop {
             let wait =
                 progress.wait(Instant::now()).map_err(|reason| outcome.failed(&anyhow!("{reason}")))?;
-            let event = events.recv_timeout(wait);
+            if stopped() {
+                machine.end(if self.recorder.is_empty() { GRACE } else { RECORDERS_GRACE })?;
+                outcome.hear(monitor.rest()?, &mut watch);
+                outcome.stopped = true;
+                break;
+            }
+            let event = events.recv_timeout(wait.min(CHECK_EVERY));
             outcome.hear(
                 match &event {
                     Ok(Read::Console(_)) => monitor.before_guest_line()?,
@@ -193,14 +226,21 @@ impl LinuxMachine {
                 &mut watch,
             );
             match event {
-                Ok(Read::Closed(Ok(()))) => break,
+                Ok(Read::Closed(Ok(()))) => {
+                    // Linux restarts the machine, which ends it; a recorder has something to write then.
+                    outcome.recorded = (!self.recorder.is_empty())
+                        .then(|| machine.wait())
+                        .transpose()?
+                        .map(|(status, _)| status);
+                    break;
+                }
+                // The terminal's signal ends the machine, too.
+                Ok(Read::Closed(Err(_))) if stopped() => {}
                 Ok(Read::Closed(Err(error))) => {
                     std::thread::sleep(Duration::from_secs(1));
                     outcome.hear(monitor.rest()?, &mut watch);
                     let error = match machine.ended()? {
-                        Some((status, stderr)) => {
-                            anyhow!("{error:#}, with status {status}: {}", stderr.trim())
-                        }
+                        Some((status, stderr)) => ended_early(status, &stderr).context(error),
                         None => error,
                     };
                     return Err(outcome.failed(&error));
@@ -220,8 +260,8 @@ impl LinuxMachine {
                         }
                     }
                     // QEMU never connects to the socket if it does not like its command line.
-                    if let Some((status, stderr)) = machine.ended()? {
-                        let early = anyhow!("the machine ended with status {status}: {}", stderr.trim());
+                    if let Some((status, stderr)) = machine.ended()?.filter(|_| !stopped()) {
+                        let early = ended_early(status, &stderr);
                         // The last output of the guest may still be unread.
                         if events.recv_timeout(Duration::from_secs(1)).is_err() {
                             return Err(outcome.failed(&early));
@@ -232,7 +272,8 @@ impl LinuxMachine {
             }
         }
         if self.monitor.is_some() {
-            if self.judged {
+            // A machine that was stopped early has no log yet.
+            if self.judged && (!outcome.stopped || truth::retired_at(&ram, LogPlace::of(&options))? > 0) {
                 outcome.truth.follow(&ram)?;
             }
             let region = self.layout()?.probe;
@@ -273,7 +314,7 @@ impl LinuxMachine {
         command.args(["-serial", if self.interactive { "mon:stdio" } else { "stdio" }]);
         command.arg("-chardev").arg(with_path("socket,id=results,path=", socket));
         command.args(["-serial", "chardev:results"]);
-        let symbols = if self.probe.is_some() { SENDS_SYMBOLS } else { "" };
+        let symbols = if self.probe.is_some() || self.sends_symbols { SENDS_SYMBOLS } else { "" };
         let watchdog = if self.words.contains("watchdog") { "" } else { NO_WATCHDOG };
         let words = format!("{COMMAND_LINE} {watchdog} {symbols} {}", self.words);
         let words = words.trim_end();
@@ -289,14 +330,22 @@ impl LinuxMachine {
                 command.arg("-append").arg(words);
             }
         }
+        let mut command = qemu::behind(&self.recorder, command);
         if self.interactive {
             command.stdin(Stdio::inherit()).stdout(Stdio::inherit());
         } else {
             command.stdin(Stdio::null()).stdout(Stdio::piped());
         }
-        command.stderr(Stdio::piped());
+        // A recorder shows its progress, and says what it has recorded.
+        command.stderr(if self.recorder.is_empty() { Stdio::piped() } else { Stdio::inherit() });
         Ok(command)
     }
+}
+
+/// Returns the error for a machine that has ended before its guest has sent everything, with QEMU's own message.
+fn ended_early(status: i32, stderr: &str) -> anyhow::Error {
+    let separator = if stderr.trim().is_empty() { "" } else { ": " };
+    anyhow!("the machine ended with status {status}{separator}{}", stderr.trim())
 }
 
 fn read_console(console: impl BufRead, sender: &Sender<Read>) {
@@ -350,6 +399,9 @@ impl LinuxOutcome {
 
     /// Adds the end of the console to an error.
     fn failed(&self, error: &anyhow::Error) -> anyhow::Error {
+        if self.console.is_empty() {
+            return anyhow!("{error:#}");
+        }
         let last: VecDeque<_> = self.console.iter().rev().take(60).collect();
         let last: Vec<_> = last.into_iter().rev().map(String::as_str).collect();
         anyhow!("{error:#}; the console's last lines:\n{}", last.join("\n"))

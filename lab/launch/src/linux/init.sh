@@ -3,8 +3,10 @@
 busybox mkdir -p /proc /sys /dev /tmp /out /root
 busybox mount -t proc proc /proc
 busybox mount -t sysfs sys /sys
+# Files of the host that were in memory, too.
+busybox mv /dev/shm /shm
 busybox mount -t devtmpfs dev /dev
-busybox mount -t tmpfs tmp /tmp
+busybox ln -s /shm /dev/shm
 busybox mount -t debugfs debug /sys/kernel/debug
 busybox mount -t tracefs trace /sys/kernel/tracing
 busybox --install -s /bin

@@ -1,6 +1,8 @@
 //! The shared libraries that a program of the host needs.
 
 use anyhow::{Context, Result, ensure};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,11 +10,34 @@ use std::process::Command;
 /// statically linked program and a text have none.
 ///
 /// # Errors
-/// If one of them does not exist.
+/// If the file cannot be read, or one of the libraries does not exist.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    if !beginning(program)?.starts_with(b"\x7fELF") {
+        return Ok(vec![]);
+    }
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text).with_context(|| format!("libraries of {}", program.display()))
+}
+
+/// Returns the program that executes a script: the first word after `#!`; of `env` the program that it looks for.
+pub(super) fn interpreter(script: &Path) -> Result<Option<String>> {
+    let bytes = beginning(script)?;
+    let line = bytes.strip_prefix(b"#!").and_then(|rest| rest.split(|byte| *byte == b'\n').next());
+    let Some(line) = line.map(String::from_utf8_lossy) else { return Ok(None) };
+    let mut words = line.split_ascii_whitespace();
+    let program = words.next();
+    let is_env = program.is_some_and(|program| program.ends_with("/env"));
+    let sought = words.find(|word| !word.starts_with('-') && !word.contains('='));
+    Ok(sought.filter(|_| is_env).or(program).map(Into::into))
+}
+
+/// Returns the first bytes of a file.
+fn beginning(file: &Path) -> Result<Vec<u8>> {
+    let mut bytes = vec![];
+    let read = File::open(file).and_then(|opened| opened.take(256).read_to_end(&mut bytes));
+    read.with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(bytes)
 }
 
 /// Returns the paths in the output of `ldd`.
@@ -41,6 +66,24 @@ mod tests {
         assert_eq!(parse("\tstatically linked\n").unwrap(), Vec::<PathBuf>::new());
         let error = parse("\tlibfoo.so.1 => not found\n").unwrap_err().to_string();
         assert_eq!(error, "libfoo.so.1 => not found");
+    }
+
+    #[test]
+    fn a_script_names_its_interpreter() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let file = scratch.file("script");
+        for (text, expected) in [
+            ("#!/bin/sh\necho", Some("/bin/sh")),
+            ("#! /usr/bin/python3 -u\n", Some("/usr/bin/python3")),
+            ("#!/usr/bin/env -S A=1 perl -w\n", Some("perl")),
+            ("#!/usr/bin/env\n", Some("/usr/bin/env")),
+            ("echo", None),
+            ("#!", None),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(interpreter(&file).unwrap().as_deref(), expected, "{text}");
+            assert_eq!(libraries(&file).unwrap(), Vec::<PathBuf>::new());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The guest's program `ptwrite`, which writes numbers into its own trace.
 
 /// Number of values, from 0.
-pub(super) const COUNT: u64 = 500;
+pub const COUNT: u64 = 500;
 
 /// Executes PTWRITE with each number below [`COUNT`], in ascending order.
 pub(super) const CODE: &[u8] = &[
