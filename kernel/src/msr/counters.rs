@@ -174,6 +174,8 @@ bitflags! {
         const CMASK = 0xff << 24;
         /// Adaptive_Record: the counter's records have the groups of [`PebsDataCfg`].
         const ADAPTIVE_RECORD = 1 << 34;
+        /// EN_LBR_LOG: last branch records count the event. Exists for the counters of `CPUID.1CH:ECX[19:16]`.
+        const EN_LBR_LOG = 1 << 35;
         /// EQ: the comparison of CMASK is for equality. Exists with `CPUID.23H.0:EBX[1]`.
         const EQ = 1 << 36;
         /// RDPMC_USR_DISABLE: RDPMC above CPL 0 reads 0. Exists with `CPUID.23H.0:EBX[2]`.

@@ -209,6 +209,7 @@ fn the_counters_registers_have_the_manuals_bits() {
         (Ia32PerfEvtSel::INV, 23, 23),
         (Ia32PerfEvtSel::CMASK, 24, 31),
         (Ia32PerfEvtSel::ADAPTIVE_RECORD, 34, 34),
+        (Ia32PerfEvtSel::EN_LBR_LOG, 35, 35),
         (Ia32PerfEvtSel::EQ, 36, 36),
         (Ia32PerfEvtSel::RDPMC_USR_DISABLE, 37, 37),
         (Ia32PerfEvtSel::UMASK2, 40, 47),

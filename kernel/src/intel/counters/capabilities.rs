@@ -5,13 +5,14 @@ use super::registers::microcode_counters;
 use super::{IntelCounterFeature, IntelEvent};
 use crate::cpuid::CpuIdReader;
 use crate::intel::errata::Errata;
+use crate::intel::lbr::Architectural;
 use crate::lifecycle::{Absent, Missing};
 use crate::msr::{Counter, CounterAddresses, FixedCtrCtrl, MiscEnable, Msr, TypedMsr};
 use raw_cpuid::CpuId;
 
 /// The number of general-purpose counters that a processor has at most: they have a bit each in `CPUID.23H.1:EAX`.
 pub(super) const GENERAL: u8 = 32;
-/// The number of fixed-function counters that this driver uses at most: those that IA32_FIXED_CTR_CTRL has all fields of.
+/// The number of fixed-function counters that this driver uses at most: IA32_FIXED_CTR_CTRL has all fields of them.
 pub(super) const FIXED: u8 = FixedCtrCtrl::COUNTERS;
 
 /// The capabilities of this processor's counters.
@@ -37,6 +38,8 @@ pub struct IntelCounterCapabilities {
     pub reloadable: u64,
     /// The counters whose overflow can reload others: `CPUID.23H.2:ECX` and EDX.
     pub reload_causes: u64,
+    /// The general-purpose counters whose events last branch records count, a bit for each: `CPUID.1CH:ECX[19:16]`.
+    pub branch_records: u8,
     /// The architectural events that do not exist, a bit for each: `CPUID.0AH:EBX`, with the bits above its length.
     unavailable: u32,
     /// True if IA32_PERF_GLOBAL_INUSE exists: `CPUID.0AH:EAX[7:0]` is 4 or more.
@@ -101,6 +104,7 @@ impl IntelCounterCapabilities {
             rdpmc_user_disable: fields & 1 << 2 != 0,
             reloadable: reload.map_or(0, |leaf| both(leaf.eax, leaf.ebx)),
             reload_causes: reload.map_or(0, |leaf| both(leaf.ecx, leaf.edx)),
+            branch_records: Architectural::read(&cpuid).map_or(0, |leaf| leaf.event_counters()),
             unavailable: leaf.ebx | beyond,
             global_in_use: version >= 4,
             need_clearing: errata.contains(Errata::COUNTERS_NEED_CLEARING),
@@ -115,6 +119,7 @@ impl IntelCounterCapabilities {
             IntelCounterFeature::UnitMask2 => self.unit_mask_2,
             IntelCounterFeature::Equal => self.equal,
             IntelCounterFeature::RdpmcUserDisable => self.rdpmc_user_disable,
+            IntelCounterFeature::BranchRecords => self.branch_records != 0,
             IntelCounterFeature::AutoReload => self.reloadable != 0 && self.reload_causes != 0,
         }
     }

@@ -30,7 +30,7 @@ impl Reload {
     }
 }
 
-/// A feature of counters that CPUID leaf 23H enumerates.
+/// A feature of counters that CPUID leaves 23H and 1CH enumerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntelCounterFeature {
     /// [`IntelEvent::unit_mask_2`].
@@ -39,6 +39,8 @@ pub enum IntelCounterFeature {
     Equal,
     /// [`IntelEvent::rdpmc_user_disable`].
     RdpmcUserDisable,
+    /// [`IntelEvent::in_branch_records`].
+    BranchRecords,
     /// [`IntelEvent::reloaded_by`].
     AutoReload,
 }
@@ -49,6 +51,7 @@ impl fmt::Display for IntelCounterFeature {
             Self::UnitMask2 => "CPUID.23H.0:EBX[0] (second unit mask)",
             Self::Equal => "CPUID.23H.0:EBX[1] (comparison for equality)",
             Self::RdpmcUserDisable => "CPUID.23H.0:EBX[2] (RDPMC user disable)",
+            Self::BranchRecords => "CPUID.1CH:ECX[19:16] (events in last branch records)",
             Self::AutoReload => "CPUID.23H.2 (auto counter reload)",
         })
     }
@@ -113,8 +116,8 @@ impl IntelEvent {
         Self { select: rest.union(Ia32PerfEvtSel::from_bits_retain((events as u64) << 24)), ..self }
     }
 
-    /// Counts the cycles with exactly this many events, or with [`inverted`](Self::inverted) with any other number. Needs
-    /// [`IntelCounterFeature::Equal`].
+    /// Counts the cycles with exactly this many events, or with [`inverted`](Self::inverted) with any other number.
+    /// Needs [`IntelCounterFeature::Equal`].
     ///
     /// Source: Linux, ARCH_PERFMON_EVENTSEL_EQ; how EQ goes with INV is not said there.
     #[must_use]
@@ -139,8 +142,8 @@ impl IntelEvent {
     }
 
     /// Lets the processor begin the count anew whenever the counter of one of the events at `places` in the list
-    /// overflows; bit 0 is the first event. The event may be among them itself. It overflows after `period` events, 2^31
-    /// at most; with 0 it counts from 0. Its count is that since it began last. Needs
+    /// overflows; bit 0 is the first event. The event may be among them itself. It overflows after `period` events,
+    /// 2^31 at most; with 0 it counts from 0. Its count is that since it began last. Needs
     /// [`IntelCounterFeature::AutoReload`].
     ///
     /// Source: Linux, "perf/x86/intel: Support auto counter reload" and `tools/perf/Documentation/intel-acr.txt`.
@@ -153,6 +156,21 @@ impl IntelEvent {
     #[must_use]
     pub const fn inverted(self, inverted: bool) -> Self {
         self.with(Ia32PerfEvtSel::INV, inverted)
+    }
+
+    /// Sets whether last branch records count the event, too: their
+    /// [`events`](crate::intel::lbr::Branch::events) are those since the record before. Needs
+    /// [`IntelCounterFeature::BranchRecords`], and last branch records that are on.
+    ///
+    /// Source: Linux, "perf/x86/intel: Support branch counters logging".
+    #[must_use]
+    pub const fn in_branch_records(self, counted: bool) -> Self {
+        self.with(Ia32PerfEvtSel::EN_LBR_LOG, counted)
+    }
+
+    /// Returns whether last branch records count the event.
+    pub(super) const fn is_in_branch_records(&self) -> bool {
+        self.select.contains(Ia32PerfEvtSel::EN_LBR_LOG)
     }
 
     const fn with(self, flag: Ia32PerfEvtSel, set: bool) -> Self {
@@ -171,6 +189,7 @@ impl IntelEvent {
             (has(Ia32PerfEvtSel::UMASK2), IntelCounterFeature::UnitMask2),
             (has(Ia32PerfEvtSel::EQ), IntelCounterFeature::Equal),
             (has(Ia32PerfEvtSel::RDPMC_USR_DISABLE), IntelCounterFeature::RdpmcUserDisable),
+            (self.is_in_branch_records(), IntelCounterFeature::BranchRecords),
             (self.reload.is_some(), IntelCounterFeature::AutoReload),
         ];
         table.into_iter().filter(|(needed, _)| *needed).map(|(_, feature)| feature)

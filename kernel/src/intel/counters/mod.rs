@@ -23,9 +23,10 @@
 //! A counter that wraps is continued: the count has 64 bits if it is read at least once each time that the counter
 //! wraps, after 2^40 events or more.
 //!
-//! From version 6 on, CPUID leaf 23H says which counters there are, which may be more than eight of general purpose, and
-//! each counter's registers are together, at addresses of their own. An event may have a second unit mask there, count
-//! cycles with exactly so many events, be hidden from RDPMC in user code, and begin anew whenever a counter overflows:
+//! From version 6 on, CPUID leaf 23H says which counters there are, which may be more than eight of general purpose,
+//! and each counter's registers are together, at addresses of their own. An event may have a second unit mask there,
+//! count cycles with exactly so many events, be hidden from RDPMC in user code, and begin anew whenever a counter
+//! overflows:
 //!
 //! ```
 //! use pugmark_kernel::intel::counters::IntelEvent;

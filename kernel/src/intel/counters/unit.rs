@@ -108,14 +108,17 @@ impl<M: Msr> IntelCounterUnit<M> {
         }
     }
 
-    /// Returns the counters that event `n` of the list takes, by their bits in IA32_PERF_GLOBAL_CTRL; all bits are set if
-    /// nothing restricts it.
+    /// Returns the counters that event `n` of the list takes, by their bits in IA32_PERF_GLOBAL_CTRL; all bits are set
+    /// if nothing restricts it.
     fn takes(&self, events: &[IntelEvent], n: usize) -> u64 {
         let reloaded = events.get(n).is_some_and(|event| event.reload().is_some());
         let reloads = events.iter().filter_map(IntelEvent::reload).any(|it| it.places >> n & 1 == 1);
         let mut takes = u64::MAX;
         if reloaded {
             takes &= self.capabilities.reloadable;
+        }
+        if events.get(n).is_some_and(IntelEvent::is_in_branch_records) {
+            takes &= u64::from(self.capabilities.branch_records);
         }
         if reloads {
             takes &= self.capabilities.reload_causes;

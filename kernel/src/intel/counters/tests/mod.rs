@@ -22,6 +22,8 @@ struct Leaves {
     counters: [u32; 4],
     /// Leaf 23H, if `CPUID.07H.1:EAX[8]` is set, by sub-leaves.
     extended: Option<[[u32; 4]; 3]>,
+    /// `CPUID.1CH:ECX[19:16]`; the leaf exists with `CPUID.07H.0:EDX[19]`.
+    branch_records: u32,
 }
 
 /// A Nehalem, whose leaf has seven events, all available: version 3, four counters of 48 bits and three fixed ones.
@@ -31,6 +33,7 @@ const NEHALEM: Leaves = Leaves {
     features: [0; 4],
     counters: [0x0730_0403, 0, 0, 0x603],
     extended: None,
+    branch_records: 0b1111,
 };
 
 impl Leaves {
@@ -40,6 +43,7 @@ impl Leaves {
                 (0, _) => [self.highest, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
                 (1, _) => [self.signature, 0, 0, 0],
                 (7, 0) => self.features,
+                (0x1c, 0) => [1, 7, self.branch_records << 16 | 7, 0],
                 (7, 1) => [u32::from(self.extended.is_some()) << 8, 0, 0, 0],
                 (0x23, n) => self.extended.map_or([u32::MAX; 4], |leaves| leaves[n as usize]),
                 (0xa, 0) => self.counters,

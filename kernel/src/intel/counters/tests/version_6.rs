@@ -13,10 +13,11 @@ const STATUS_RESET: u32 = 0x390;
 const PANTHER_COVE: Leaves = Leaves {
     highest: 0x23,
     signature: 0x10_06f0,
-    features: [1, 0, 0, 0],
+    features: [1, 0, 0, 1 << 19],
     // Leaf 0AH has less: eight counters, and three with a fixed function.
     counters: [0x0830_0806, 0, 0, 0x603],
     extended: Some([[0b111, 0b111, 0, 0], [0x3ff, 0b1_0111, 0, 0], [0b11_1100, 0b1, 0b1100, 0b11]]),
+    branch_records: 0b1010,
 };
 
 fn with(change: impl FnOnce(&mut [[u32; 4]; 3])) -> Leaves {
@@ -41,7 +42,7 @@ fn counters_beyond_the_eighth_are_those_of_leaf_23h() {
         with(|leaf| leaf[0][0] = 0b101),
         Leaves { highest: 0x22, ..PANTHER_COVE },
         Leaves { extended: None, ..PANTHER_COVE },
-        Leaves { features: [0; 4], ..PANTHER_COVE },
+        Leaves { features: [0, 0, 0, 1 << 19], ..PANTHER_COVE },
     ] {
         assert_eq!(counters(leaves), (0xff, 0b111));
     }
@@ -214,4 +215,25 @@ fn reloads_that_no_counter_does_are_refused() {
     let by_the_first = [0, 1, 2, 3].map(|_| branches.reloaded_by(1, 5));
     let (_, counters) = start(PANTHER_COVE, &[], &by_the_first).unwrap();
     assert_eq!(counters, [2, 3, 4, 5]);
+}
+
+#[test]
+fn events_in_branch_records_go_to_the_counters_of_leaf_1ch() {
+    let logged = IntelEvent::BRANCHES.in_branch_records(true);
+    let events = [IntelEvent::CACHE_MISSES, logged, IntelEvent::INSTRUCTIONS.in_branch_records(true)];
+    let (writes, counters) = start(PANTHER_COVE, &[], &events).unwrap();
+    // No fixed-function counter counts for the records.
+    assert_eq!(counters, [0, 1, 3]);
+    for (n, select) in [(0, 0x43_412e), (1, 0x8_0043_00c4), (3, 0x8_0043_00c0)] {
+        assert!(writes.contains(&(GENERAL + 4 * n + 1, select)), "{writes:x?}");
+    }
+    let third = IntelCountersRefusal::NoCounter { event: 2 };
+    assert_eq!(start(PANTHER_COVE, &[], &[logged; 3]), Err(StartError::Refused(third)));
+    let refusal = IntelCountersRefusal::NoFeature { event: 0, feature: IntelCounterFeature::BranchRecords };
+    for leaves in [Leaves { branch_records: 0, ..PANTHER_COVE }, NEHALEM] {
+        assert_eq!(start(leaves, &[], &[logged]), Err(StartError::Refused(refusal)));
+    }
+    // Before version 6 the address is another.
+    let older = Leaves { counters: [0x0830_0805, 0, 0, 0x603], extended: None, ..PANTHER_COVE };
+    assert!(start(older, &[], &[logged]).unwrap().0.contains(&(SELECT + 1, 0x8_0043_00c4)));
 }
