@@ -105,9 +105,14 @@ impl FixedCtrCtrl {
         (os as u64 | (user as u64) << 1) << (4 * n) | (adaptive as u64) << (32 + 4 * n)
     }
 
+    /// Returns the bit RDPMC_USR_DISABLE of counter `n`, as [`Ia32PerfEvtSel::RDPMC_USR_DISABLE`] for it.
+    pub(crate) const fn rdpmc_usr_disable(n: u8) -> u64 {
+        1 << (33 + 4 * n)
+    }
+
     /// Returns all bits of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`].
     pub(crate) const fn mask(n: u8) -> u64 {
-        0xf << (4 * n) | 1 << (32 + 4 * n)
+        0xf << (4 * n) | 1 << (32 + 4 * n) | Self::rdpmc_usr_disable(n)
     }
 }
 
@@ -169,6 +174,14 @@ bitflags! {
         const CMASK = 0xff << 24;
         /// Adaptive_Record: the counter's records have the groups of [`PebsDataCfg`].
         const ADAPTIVE_RECORD = 1 << 34;
+        /// EN_LBR_LOG: last branch records count the event. Exists for the counters of `CPUID.1CH:ECX[19:16]`.
+        const EN_LBR_LOG = 1 << 35;
+        /// EQ: the comparison of CMASK is for equality. Exists with `CPUID.23H.0:EBX[1]`.
+        const EQ = 1 << 36;
+        /// RDPMC_USR_DISABLE: RDPMC above CPL 0 reads 0. Exists with `CPUID.23H.0:EBX[2]`.
+        const RDPMC_USR_DISABLE = 1 << 37;
+        /// UnitMask2: a second unit mask. Exists with `CPUID.23H.0:EBX[0]`.
+        const UMASK2 = 0xff << 40;
     }
 }
 
@@ -198,6 +211,69 @@ pub(crate) const fn full_width_pmc(counter: u8) -> RegisterAt {
 /// Returns the address of IA32_FIXED_CTRx.
 pub(crate) const fn fixed_counter(counter: u8) -> RegisterAt {
     RegisterAt::new(0x309 + counter as u32)
+}
+
+/// The addresses of the counters' registers.
+///
+/// Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 6"; Linux,
+/// `arch/x86/include/asm/msr-index.h`, MSR_IA32_PMC_V6_GP0_CTR and those after it, and `arch/x86/events/intel/core.c`,
+/// `intel_pmu_init`, which uses them from version 6 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CounterAddresses {
+    /// The registers of a kind follow each other. Eight general-purpose counters have them.
+    ByKind,
+    /// The registers of a counter follow each other: its value, and its configurations A, B and C.
+    ByCounter,
+}
+
+impl CounterAddresses {
+    /// Returns the addresses for this version of architectural performance monitoring.
+    pub(crate) const fn of_version(version: u8) -> Self {
+        match version {
+            6.. => Self::ByCounter,
+            _ => Self::ByKind,
+        }
+    }
+
+    /// Returns the address of a counter's value: IA32_PMC_GPn_CTR and IA32_PMC_FXn_CTR, through which all bits are
+    /// written, or IA32_PMCx and IA32_FIXED_CTRx.
+    pub(crate) const fn value(self, counter: Counter) -> RegisterAt {
+        match (self, counter) {
+            (Self::ByKind, Counter::General(n)) => pmc(n),
+            (Self::ByKind, Counter::Fixed(n)) => fixed_counter(n),
+            (Self::ByCounter, counter) => by_counter(counter),
+        }
+    }
+
+    /// Returns the address of a general-purpose counter's event: IA32_PMC_GPn_CFG_A, or IA32_PERFEVTSELx.
+    pub(crate) const fn select(self, n: u8) -> RegisterAt<Ia32PerfEvtSel> {
+        match self {
+            Self::ByKind => Ia32PerfEvtSel::at(n),
+            Self::ByCounter => RegisterAt::new(by_counter(Counter::General(n)).address() + 1),
+        }
+    }
+}
+
+/// Returns the first address of a counter's registers from version 6 on.
+const fn by_counter(counter: Counter) -> RegisterAt {
+    let (first, n) = match counter {
+        Counter::General(n) => (0x1900, n),
+        Counter::Fixed(n) => (0x1980, n),
+    };
+    RegisterAt::new(first + 4 * n as u32)
+}
+
+/// Returns the address of IA32_PMC_GPn_CFG_B or IA32_PMC_FXn_CFG_B: the counters whose overflow reloads this one, a bit
+/// for each as in [`GlobalCtrl`]. Exists for the counters of `CPUID.23H.2:EAX` and EBX. Source: as for
+/// [`CounterAddresses`]; Linux, `intel_pmu_config_acr`.
+pub(crate) const fn reload_causes(counter: Counter) -> RegisterAt {
+    by_counter(counter).plus(2)
+}
+
+/// Returns the address of IA32_PMC_GPn_CFG_C or IA32_PMC_FXn_CFG_C, whose bits 31:0 are the value that a reload loads.
+/// Source: as for [`reload_causes`].
+pub(crate) const fn reload_value(counter: Counter) -> RegisterAt {
+    by_counter(counter).plus(3)
 }
 
 /// Returns the address of MSR_RELOAD_PMCx: the value loaded into IA32_PMCx after a record that went to Intel PT. Exists

@@ -133,6 +133,19 @@ fn registers_are_at_the_manuals_addresses() {
         (pmc(7).address(), 0xc8),
         (full_width_pmc(7).address(), 0x4c8),
         (fixed_counter(2).address(), 0x30b),
+        (CounterAddresses::ByKind.value(Counter::General(7)).address(), 0xc8),
+        (CounterAddresses::ByKind.value(Counter::Fixed(2)).address(), 0x30b),
+        (CounterAddresses::ByKind.select(7).address(), 0x18d),
+        // Version 6: IA32_PMC_GP0_CTR at 1900H, IA32_PMC_FX0_CTR at 1980H, four addresses for each counter.
+        (CounterAddresses::ByCounter.value(Counter::General(0)).address(), 0x1900),
+        (CounterAddresses::ByCounter.value(Counter::General(31)).address(), 0x197c),
+        (CounterAddresses::ByCounter.value(Counter::Fixed(3)).address(), 0x198c),
+        (CounterAddresses::ByCounter.select(0).address(), 0x1901),
+        (CounterAddresses::ByCounter.select(9).address(), 0x1925),
+        (reload_causes(Counter::General(0)).address(), 0x1902),
+        (reload_causes(Counter::Fixed(1)).address(), 0x1986),
+        (reload_value(Counter::General(2)).address(), 0x190b),
+        (reload_value(Counter::Fixed(0)).address(), 0x1983),
         (reload_pmc(0).address(), 0x14c1),
         (reload_pmc(7).address(), 0x14c8),
         (reload_fixed_counter(0).address(), 0x1309),
@@ -196,6 +209,10 @@ fn the_counters_registers_have_the_manuals_bits() {
         (Ia32PerfEvtSel::INV, 23, 23),
         (Ia32PerfEvtSel::CMASK, 24, 31),
         (Ia32PerfEvtSel::ADAPTIVE_RECORD, 34, 34),
+        (Ia32PerfEvtSel::EN_LBR_LOG, 35, 35),
+        (Ia32PerfEvtSel::EQ, 36, 36),
+        (Ia32PerfEvtSel::RDPMC_USR_DISABLE, 37, 37),
+        (Ia32PerfEvtSel::UMASK2, 40, 47),
     ];
     for (field, low, high) in table {
         assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
@@ -229,7 +246,8 @@ fn the_counters_registers_have_the_manuals_bits() {
     assert_eq!(FixedCtrCtrl::counting(1, true, false, false), 0x10);
     assert_eq!(FixedCtrCtrl::counting(1, false, true, false), 0x20);
     assert_eq!(FixedCtrCtrl::counting(1, true, true, true), 0x10_0000_0030);
-    assert_eq!(FixedCtrCtrl::mask(1), 0x10_0000_00f0);
+    assert_eq!(FixedCtrCtrl::mask(1), 0x30_0000_00f0);
+    assert_eq!([0, 1, 2, 3].map(FixedCtrCtrl::rdpmc_usr_disable), [33, 37, 41, 45].map(|bit| 1 << bit));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::InUse;
 use crate::msr::{
-    Counter, FixedCtrCtrl, GeneralProtection, GlobalInUse, Ia32PerfEvtSel, Msr, Register, RegisterAt,
-    RegisterValue, TsxForceAbort, TypedMsr,
+    Counter, CounterAddresses, FixedCtrCtrl, GeneralProtection, GlobalInUse, Ia32PerfEvtSel, Msr, Register,
+    RegisterAt, RegisterValue, TsxForceAbort, TypedMsr,
 };
 
 /// The events that clear a general-purpose counter, see [`Errata::COUNTERS_NEED_CLEARING`].
@@ -40,12 +40,13 @@ pub(crate) fn reported(msr: &mut impl Msr, exists: bool) -> u64 {
 /// have.
 pub(crate) fn owner(
     msr: &mut impl Msr,
+    addresses: CounterAddresses,
     counter: Counter,
     reported: u64,
 ) -> Result<Option<InUse>, GeneralProtection> {
     let (control, used) = match counter {
         Counter::General(n) => {
-            let control = msr.read_at(Ia32PerfEvtSel::at(n))?;
+            let control = msr.read_at(addresses.select(n))?;
             let used = control & Ia32PerfEvtSel::EVENT.union(Ia32PerfEvtSel::EN);
             (control.bits(), used.bits())
         }
@@ -68,9 +69,13 @@ pub(crate) fn set_fixed(msr: &mut impl Msr, n: u8, fields: u64) -> Result<(), Ge
 }
 
 /// Clears the register that makes a counter count, which shows others that it is free.
-pub(crate) fn release(msr: &mut impl Msr, counter: Counter) -> Result<(), GeneralProtection> {
+pub(crate) fn release(
+    msr: &mut impl Msr,
+    addresses: CounterAddresses,
+    counter: Counter,
+) -> Result<(), GeneralProtection> {
     match counter {
-        Counter::General(n) => write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::empty()),
+        Counter::General(n) => write_at(msr, addresses.select(n), Ia32PerfEvtSel::empty()),
         Counter::Fixed(n) => set_fixed(msr, n, 0),
     }
 }

@@ -1,18 +1,18 @@
 //! Counters and the events that they count.
 
-use super::capabilities::MOST;
+use super::capabilities::{FIXED, GENERAL};
 use super::event::Assigned;
 use super::registers::{self, bit, width, write, write_at};
 use super::{IntelCounterStopped, IntelCounterUnit, IntelCountersRefusal};
 use crate::lifecycle::{Halted, Recording, Sealed, StartError};
 use crate::msr::{
-    Counter, GeneralProtection, GlobalCtrl, GlobalStatus, GlobalStatusReset, Ia32PerfEvtSel, Msr, TypedMsr,
-    fixed_counter, pmc,
+    Counter, GeneralProtection, GlobalCtrl, GlobalStatus, GlobalStatusReset, Msr, TypedMsr, reload_causes,
+    reload_value,
 };
 use crate::pmi::Abandoned;
 
 /// The maximum number of events.
-pub(super) const EVENTS: usize = 2 * MOST as usize;
+pub(super) const EVENTS: usize = GENERAL as usize + FIXED as usize;
 
 /// The events of a session.
 #[derive(Clone, Copy, Debug)]
@@ -24,16 +24,29 @@ pub(super) struct EventList {
 impl EventList {
     pub(super) const NONE: Self = Self { list: [None; EVENTS], len: 0 };
 
-    /// Appends an event. The list must not be full.
-    pub(super) fn push(&mut self, event: Assigned) {
-        if let Some(place) = self.list.get_mut(self.len) {
+    /// Sets the event at place `n`.
+    pub(super) fn set(&mut self, n: usize, event: Assigned) {
+        if let Some(place) = self.list.get_mut(n) {
             *place = Some(event);
-            self.len += 1;
+            self.len = self.len.max(n + 1);
         }
+    }
+
+    fn get(&self, n: usize) -> Option<Assigned> {
+        self.list.get(n).copied().flatten()
     }
 
     fn iter(self) -> impl Iterator<Item = Assigned> {
         self.list.into_iter().flatten()
+    }
+
+    /// Returns the counters of the events at these places, by their bits in IA32_PERF_GLOBAL_CTRL.
+    fn counters_at(&self, places: u64) -> u64 {
+        let of = |(n, assigned): (usize, &Option<Assigned>)| match assigned {
+            Some(assigned) if places >> n & 1 == 1 => bit(assigned.counter),
+            _ => 0,
+        };
+        self.list.iter().enumerate().map(of).fold(0, |all, counter| all | counter)
     }
 }
 
@@ -62,18 +75,21 @@ impl<M: Msr> IntelCounterSession<M> {
     }
 
     pub(super) fn counter(&self, event: usize) -> Option<Counter> {
-        self.events.list.get(event).copied().flatten().map(|it| it.counter)
+        self.events.get(event).map(|it| it.counter)
     }
 
     /// Returns the count of an event.
     pub(super) fn count(&mut self, event: usize) -> Result<Option<u64>, GeneralProtection> {
-        let (Some(counter), Some(wraps)) = (self.counter(event), self.wraps.get_mut(event)) else {
+        let (Some(assigned), Some(wraps)) = (self.events.get(event), self.wraps.get_mut(event)) else {
             return Ok(None);
         };
-        let (register, bits) = match counter {
-            Counter::General(n) => (pmc(n), self.unit.capabilities().general_bits),
-            Counter::Fixed(n) => (fixed_counter(n), self.unit.capabilities().fixed_bits),
-        };
+        let counter = assigned.counter;
+        let register = self.unit.capabilities().addresses.value(counter);
+        let bits = self.unit.capabilities().bits(counter);
+        if let Some(reload) = assigned.event.reload() {
+            let value = self.unit.msr.read_at(register)?;
+            return Ok(Some(value.wrapping_sub(reload.first_value(bits)) & width(bits)));
+        }
         let overflow = GlobalStatus::from_bits_retain(bit(counter));
         let msr = &mut self.unit.msr;
         let mut value = msr.read_at(register)?;
@@ -89,25 +105,29 @@ impl<M: Msr> IntelCounterSession<M> {
 
     /// Writes the counters and their events; nothing counts yet.
     fn prepare(&mut self) -> Result<(), GeneralProtection> {
-        let needs_clearing = self.unit.capabilities().need_clearing;
+        let capabilities = *self.unit.capabilities();
         let msr = &mut self.unit.msr;
         let GlobalCtrl(counting) = msr.read()?;
         self.before = Some(counting);
         // After a reset, all general-purpose counters are enabled in this register.
         write(msr, GlobalCtrl(counting & !self.counters))?;
         for Assigned { event, counter } in self.events.iter() {
+            if let (true, Counter::General(n)) = (capabilities.need_clearing, counter) {
+                registers::clear(msr, n)?;
+            }
+            let first = event.reload().map_or(0, |reload| reload.first_value(capabilities.bits(counter)));
+            write_at(msr, capabilities.addresses.value(counter), first)?;
+            // An earlier owner may have left its reload.
+            if capabilities.reloadable & bit(counter) != 0 {
+                let (causes, value) = event.reload().map_or((0, 0), |reload| {
+                    (self.events.counters_at(reload.places), reload.first_value(32))
+                });
+                write_at(msr, reload_value(counter), value)?;
+                write_at(msr, reload_causes(counter), causes)?;
+            }
             match counter {
-                Counter::General(n) => {
-                    if needs_clearing {
-                        registers::clear(msr, n)?;
-                    }
-                    write_at(msr, pmc(n), 0)?;
-                    write_at(msr, Ia32PerfEvtSel::at(n), event.select())?;
-                }
-                Counter::Fixed(n) => {
-                    write_at(msr, fixed_counter(n), 0)?;
-                    registers::set_fixed(msr, n, event.fixed_fields(n))?;
-                }
+                Counter::General(n) => write_at(msr, capabilities.addresses.select(n), event.select())?,
+                Counter::Fixed(n) => registers::set_fixed(msr, n, event.fixed_fields(n))?,
             }
         }
         write(msr, GlobalStatusReset(GlobalStatus::from_bits_retain(self.counters)))
@@ -159,7 +179,14 @@ impl<M: Msr> Recording for IntelCounterSession<M> {
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         let Some(before) = self.before else { return Ok(()) };
         let msr = &mut self.unit.msr;
-        self.events.iter().try_for_each(|it| registers::release(msr, it.counter))?;
+        let addresses = self.unit.capabilities.addresses;
+        for Assigned { event, counter } in self.events.iter() {
+            registers::release(msr, addresses, counter)?;
+            if event.reload().is_some() {
+                write_at(msr, reload_causes(counter), 0)?;
+                write(msr, GlobalStatusReset(GlobalStatus::from_bits_retain(bit(counter))))?;
+            }
+        }
         let GlobalCtrl(counting) = msr.read()?;
         write(msr, GlobalCtrl(counting & !self.counters | before & self.counters))
     }

@@ -1,7 +1,7 @@
 //! Counters that are off: detection, the choice of a counter for each event, and start.
 
-use super::capabilities::MOST;
-use super::event::Assigned;
+use super::capabilities::{FIXED, GENERAL};
+use super::event::{Assigned, Reload};
 use super::session::{EVENTS, EventList};
 use super::{IntelCounterCapabilities, IntelCounterSession, IntelCountersRefusal, IntelEvent, registers};
 use crate::cpuid::CpuIdReader;
@@ -15,7 +15,7 @@ use core::marker::PhantomData;
 #[derive(Debug)]
 pub struct IntelCounterUnit<M: Msr> {
     pub(super) msr: M,
-    capabilities: IntelCounterCapabilities,
+    pub(super) capabilities: IntelCounterCapabilities,
     of_this_processor: PhantomData<*const ()>,
 }
 
@@ -59,36 +59,81 @@ impl<M: Msr> IntelCounterUnit<M> {
         if events.is_empty() {
             return refuse(IntelCountersRefusal::Nothing);
         }
+        for n in 0..events.len() {
+            self.check(events, n).map_err(StartError::Refused)?;
+        }
         let reported = registers::reported(&mut self.msr, self.capabilities.global_in_use);
         let mut free = self.free(reported).map_err(StartError::Fault)?;
         let mut assigned = EventList::NONE;
-        for (n, event) in events.iter().enumerate() {
-            if event.is_nowhere() {
-                return refuse(IntelCountersRefusal::NoLevel { event: n });
+        // Events that not all counters take come first.
+        for restricted in [true, false] {
+            for (n, event) in events.iter().enumerate() {
+                let takes = self.takes(events, n);
+                if (takes != u64::MAX) != restricted {
+                    continue;
+                }
+                let fixed = event.fixed().map(Counter::Fixed);
+                let mut counters = fixed.into_iter().chain((0..GENERAL).map(Counter::General));
+                let Some(counter) = counters.find(|counter| free & takes & registers::bit(*counter) != 0)
+                else {
+                    return refuse(IntelCountersRefusal::NoCounter { event: n });
+                };
+                free &= !registers::bit(counter);
+                assigned.set(n, Assigned { event: *event, counter });
             }
-            if !self.capabilities.has(event) {
-                return refuse(IntelCountersRefusal::NoEvent { event: n });
-            }
-            let fixed = event.fixed().map(Counter::Fixed);
-            let counters = fixed.into_iter().chain((0..MOST).map(Counter::General));
-            let Some(counter) = counters.into_iter().find(|counter| free & registers::bit(*counter) != 0)
-            else {
-                return refuse(IntelCountersRefusal::NoCounter { event: n });
-            };
-            free &= !registers::bit(counter);
-            assigned.push(Assigned { event: *event, counter });
         }
         Ok(assigned)
     }
 
+    /// Checks that the processor counts event `n` of the list.
+    fn check(&self, events: &[IntelEvent], n: usize) -> Result<(), IntelCountersRefusal> {
+        let Some(event) = events.get(n) else { return Ok(()) };
+        if event.is_nowhere() {
+            return Err(IntelCountersRefusal::NoLevel { event: n });
+        }
+        if let Some(feature) = event.needs().find(|feature| !self.capabilities.has_feature(*feature)) {
+            return Err(IntelCountersRefusal::NoFeature { event: n, feature });
+        }
+        if !self.capabilities.has(event) {
+            return Err(IntelCountersRefusal::NoEvent { event: n });
+        }
+        let Some(Reload { places, period }) = event.reload() else { return Ok(()) };
+        let beyond = u64::MAX.checked_shl(events.len() as u32).unwrap_or(0);
+        if places == 0 || places & beyond != 0 {
+            return Err(IntelCountersRefusal::ReloadPlaces { event: n, places });
+        }
+        match period > Reload::LONGEST {
+            true => Err(IntelCountersRefusal::ReloadPeriod { event: n, period }),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the counters that event `n` of the list takes, by their bits in IA32_PERF_GLOBAL_CTRL; all bits are set
+    /// if nothing restricts it.
+    fn takes(&self, events: &[IntelEvent], n: usize) -> u64 {
+        let reloaded = events.get(n).is_some_and(|event| event.reload().is_some());
+        let reloads = events.iter().filter_map(IntelEvent::reload).any(|it| it.places >> n & 1 == 1);
+        let mut takes = u64::MAX;
+        if reloaded {
+            takes &= self.capabilities.reloadable;
+        }
+        if events.get(n).is_some_and(IntelEvent::is_in_branch_records) {
+            takes &= u64::from(self.capabilities.branch_records);
+        }
+        if reloads {
+            takes &= self.capabilities.reload_causes;
+        }
+        takes
+    }
+
     /// Returns the counters without an owner, by their bits in IA32_PERF_GLOBAL_CTRL.
     fn free(&mut self, reported: u64) -> Result<u64, GeneralProtection> {
-        let IntelCounterCapabilities { general, fixed, .. } = self.capabilities;
+        let IntelCounterCapabilities { general, fixed, addresses, .. } = self.capabilities;
         let there = u64::from(general) | u64::from(fixed) << 32;
-        let all = (0..MOST).flat_map(|n| [Counter::General(n), Counter::Fixed(n)]);
+        let all = (0..GENERAL).map(Counter::General).chain((0..FIXED).map(Counter::Fixed));
         let mut free = 0;
         for counter in all.filter(|counter| there & registers::bit(*counter) != 0) {
-            if registers::owner(&mut self.msr, counter, reported)?.is_none() {
+            if registers::owner(&mut self.msr, addresses, counter, reported)?.is_none() {
                 free |= registers::bit(counter);
             }
         }
@@ -100,7 +145,8 @@ impl<M: Msr> IntelCounterUnit<M> {
 pub type IntelCounterRunning<M> = lifecycle::Running<IntelCounterSession<M>>;
 
 impl<M: Msr> IntelCounterRunning<M> {
-    /// Returns the count of an event of the list so far; `None` if the list is shorter. The counter goes on meanwhile.
+    /// Returns the count of an event of the list so far, or since its counter was reloaded; `None` if the list is
+    /// shorter. The counter goes on meanwhile.
     ///
     /// # Errors
     ///

@@ -17,6 +17,14 @@ pub struct Branch {
     pub cycles: Option<u16>,
     /// The kind of branch, if the processor reports that.
     pub kind: Option<BranchType>,
+    /// The number of events that general-purpose counters 0 to 3 counted since the previous record, 3 for 3 and more,
+    /// if the processor reports that ([`LbrCapabilities::event_counters`]). It is 0 for a counter whose event is not
+    /// counted in the records.
+    ///
+    /// Source: Linux, `arch/x86/include/asm/msr-index.h`, LBR_INFO_BR_CNTR_OFFSET and those after it.
+    ///
+    /// [`LbrCapabilities::event_counters`]: super::LbrCapabilities::event_counters
+    pub events: Option<[u8; 4]>,
 }
 
 impl Branch {
@@ -80,6 +88,8 @@ pub(super) enum LbrFormat {
         cycles: bool,
         /// IA32_LBR_x_INFO.BR_TYPE.
         kind: bool,
+        /// IA32_LBR_x_INFO bits 39:32: the events of four counters.
+        events: bool,
     },
 }
 
@@ -136,12 +146,13 @@ impl LbrFormat {
                 cycles: Some(info as u16),
                 ..plain
             },
-            Self::Architectural { mispredicted, cycles, kind, .. } => Branch {
+            Self::Architectural { mispredicted, cycles, kind, events, .. } => Branch {
                 mispredicted: mispredicted.then_some(flag(info, 63)),
                 in_tsx: flag(info, 62),
                 tsx_abort: flag(info, 61),
                 cycles: (cycles && flag(info, 60)).then_some(info as u16),
                 kind: kind.then_some(BranchType::of((info >> 56) as u8 & 0xf)),
+                events: events.then_some([32, 34, 36, 38].map(|low| (info >> low) as u8 & 0b11)),
                 ..plain
             },
         })
@@ -175,8 +186,13 @@ mod tests {
     use super::*;
 
     const KERNEL: u64 = 0xffff_ffff_8123_4567;
-    const ALL: LbrFormat =
-        LbrFormat::Architectural { linear: true, mispredicted: true, cycles: true, kind: true };
+    const ALL: LbrFormat = LbrFormat::Architectural {
+        linear: true,
+        mispredicted: true,
+        cycles: true,
+        kind: true,
+        events: false,
+    };
 
     #[test]
     fn each_format_has_its_flags_where_the_manual_has_them() {
@@ -216,6 +232,28 @@ mod tests {
         let untimed = Branch { cycles: None, kind, ..full };
         assert_eq!(ALL.branch(KERNEL, 0x40_1000, info & !(1 << 60)), Some(untimed));
         assert_eq!(LbrFormat::of(8), None);
+    }
+
+    #[test]
+    fn a_record_counts_the_events_of_four_counters() {
+        let format = LbrFormat::Architectural {
+            linear: true,
+            mispredicted: false,
+            cycles: false,
+            kind: false,
+            events: true,
+        };
+        // Two bits for each counter, from bit 32 on.
+        for (info, events) in [
+            (0, [0; 4]),
+            (0b11_10_01_00 << 32, [0, 1, 2, 3]),
+            (1 << 32, [1, 0, 0, 0]),
+            (1 << 39, [0, 0, 0, 2]),
+            (!(0xff << 32), [0; 4]),
+        ] {
+            assert_eq!(format.branch(1, 2, info).unwrap().events, Some(events), "{info:#x}");
+        }
+        assert_eq!(ALL.branch(1, 2, !0).unwrap().events, None);
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub struct LbrCapabilities {
     /// True if a PMI can freeze the records: FREEZE_LBRS_ON_PMI. On the first Atoms (model 1CH before stepping 10) it
     /// cannot.
     pub freeze_on_pmi: bool,
+    /// The general-purpose counters, of the first four, whose events the records can count, a bit for each:
+    /// `CPUID.1CH:ECX[19:16]`. A counter does so with
+    /// [`IntelEvent::in_branch_records`](crate::intel::counters::IntelEvent::in_branch_records).
+    pub event_counters: u8,
+    /// True if the records may be empty after a deep C-state: `CPUID.1CH:EAX[30]`.
+    pub deep_c_state_reset: bool,
     /// True if the processor has Intel PT (`CPUID.07H.0:EBX[25]`), and PT excludes these records while it traces on
     /// this model.
     pub(super) processor_trace: bool,
@@ -59,6 +65,8 @@ impl LbrCapabilities {
             freeze_on_pmi: features.has_pdcm()
                 && control.has(DebugFlags::FREEZE_LBRS_ON_PMI)
                 && !lbrs_do_not_freeze(family, model, features.stepping_id()),
+            event_counters: 0,
+            deep_c_state_reset: false,
             processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
                 && errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
             calls_need_jumps: errata.contains(Errata::LBR_CALLS_NEED_JUMPS),
@@ -99,9 +107,12 @@ impl LbrCapabilities {
             mispredicted: bit(found.ecx, 0),
             cycles: bit(found.ecx, 1),
             kind: bit(found.ecx, 2),
+            events: found.event_counters() != 0,
         };
         let [levels, classes, call_stack] = [0, 1, 2].map(|n| bit(found.ebx, n));
-        Ok(Self { stack: Stack::architectural(depth), format, levels, classes, call_stack, ..self })
+        let stack = Stack::architectural(depth);
+        let (event_counters, deep_c_state_reset) = (found.event_counters(), found.deep_c_state_reset);
+        Ok(Self { stack, format, levels, classes, call_stack, event_counters, deep_c_state_reset, ..self })
     }
 
     const fn with_stack(self, stack: Stack, format: LbrFormat) -> Self {
@@ -166,8 +177,9 @@ fn stack_format<R: CpuIdReader>(
 pub(super) const LBR: u64 = 1 << 0;
 
 /// CPUID leaf 1CH.
-struct Architectural {
+pub(crate) struct Architectural {
     depths: u8,
+    deep_c_state_reset: bool,
     linear: bool,
     ebx: u32,
     ecx: u32,
@@ -175,12 +187,24 @@ struct Architectural {
 
 impl Architectural {
     /// Reads the leaf; it exists if `CPUID.07H.0:EDX[19]` is 1.
-    fn read(cpuid: &impl CpuIdReader) -> Option<Self> {
+    pub(crate) fn read(cpuid: &impl CpuIdReader) -> Option<Self> {
         let highest = cpuid.cpuid1(0).eax;
         if highest < 0x1c || cpuid.cpuid2(7, 0).edx >> 19 & 1 == 0 {
             return None;
         }
         let leaf = cpuid.cpuid2(0x1c, 0);
-        Some(Self { depths: leaf.eax as u8, linear: leaf.eax >> 31 == 1, ebx: leaf.ebx, ecx: leaf.ecx })
+        Some(Self {
+            depths: leaf.eax as u8,
+            deep_c_state_reset: leaf.eax >> 30 & 1 == 1,
+            linear: leaf.eax >> 31 == 1,
+            ebx: leaf.ebx,
+            ecx: leaf.ecx,
+        })
+    }
+
+    /// Returns the counters whose events the records can count, as bits. Source: Linux,
+    /// `arch/x86/include/asm/perf_event.h`, `union cpuid28_ecx`.
+    pub(crate) const fn event_counters(&self) -> u8 {
+        (self.ecx >> 16 & 0xf) as u8
     }
 }

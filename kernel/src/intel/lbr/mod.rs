@@ -29,6 +29,7 @@ mod unit;
 
 use branch::LbrFormat;
 pub use branch::{Branch, BranchType};
+pub(crate) use capabilities::Architectural;
 pub use capabilities::LbrCapabilities;
 pub use config::{Classes, LbrConfig, LbrRefusal};
 pub use running::{LbrRunning, LbrSession};

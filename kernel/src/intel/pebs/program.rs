@@ -4,8 +4,8 @@ use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::intel::counters::registers::{self, bit, release, set_fixed, width, write, write_at};
 use crate::lifecycle::InUse;
 use crate::msr::{
-    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg, PebsEnable,
-    TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
+    CounterAddresses, FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr,
+    PebsDataCfg, PebsEnable, TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
 };
 use pugmark_decoder_core::pebs::Format;
 
@@ -82,7 +82,7 @@ impl Program {
         }
         let reported = registers::reported(msr, self.capabilities.global_in_use);
         for (counter, _) in self.config.counters() {
-            if let Some(owner) = registers::owner(msr, counter, reported)? {
+            if let Some(owner) = registers::owner(msr, ADDRESSES, counter, reported)? {
                 return Ok(Some(owner));
             }
         }
@@ -236,12 +236,12 @@ impl Program {
         write(msr, GlobalCtrl(counting & !(sampling & COUNTERS)))?;
         for n in 0..8 {
             if sampling >> n & 1 == 1 {
-                release(msr, Counter::General(n))?;
+                release(msr, ADDRESSES, Counter::General(n))?;
             }
         }
         for n in 0..4 {
             if sampling >> (32 + n) & 1 == 1 {
-                release(msr, Counter::Fixed(n))?;
+                release(msr, ADDRESSES, Counter::Fixed(n))?;
             }
         }
         Ok(sampling)
@@ -252,7 +252,7 @@ impl Program {
     pub(crate) fn put_back(&mut self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
         let Some(before) = self.before else { return Ok(()) };
         for (counter, _) in self.config.counters() {
-            release(msr, counter)?;
+            release(msr, ADDRESSES, counter)?;
         }
         if self.capabilities.format == Format::Adaptive {
             write(msr, before.data_cfg)?;
@@ -263,6 +263,9 @@ impl Program {
         Ok(())
     }
 }
+
+/// The addresses of the counters that sample into the DS area: there are eight of general purpose.
+const ADDRESSES: CounterAddresses = CounterAddresses::ByKind;
 
 /// The bits of IA32_PEBS_ENABLE that name counters: eight of general purpose, four with a fixed function.
 const COUNTERS: u64 = 0xf_0000_00ff;

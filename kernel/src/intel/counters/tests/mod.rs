@@ -1,3 +1,5 @@
+mod version_6;
+
 use super::{IntelCounterCapabilities, IntelCounterUnit, IntelCountersRefusal, IntelEvent};
 use crate::cpuid::CpuIdResult;
 use crate::fake::FakeMsr;
@@ -18,11 +20,21 @@ struct Leaves {
     signature: u32,
     features: [u32; 4],
     counters: [u32; 4],
+    /// Leaf 23H, if `CPUID.07H.1:EAX[8]` is set, by sub-leaves.
+    extended: Option<[[u32; 4]; 3]>,
+    /// `CPUID.1CH:ECX[19:16]`; the leaf exists with `CPUID.07H.0:EDX[19]`.
+    branch_records: u32,
 }
 
 /// A Nehalem, whose leaf has seven events, all available: version 3, four counters of 48 bits and three fixed ones.
-const NEHALEM: Leaves =
-    Leaves { highest: 0xb, signature: 0x106a5, features: [0; 4], counters: [0x0730_0403, 0, 0, 0x603] };
+const NEHALEM: Leaves = Leaves {
+    highest: 0xb,
+    signature: 0x106a5,
+    features: [0; 4],
+    counters: [0x0730_0403, 0, 0, 0x603],
+    extended: None,
+    branch_records: 0b1111,
+};
 
 impl Leaves {
     fn cpuid(self) -> impl Fn(u32, u32) -> CpuIdResult + Clone {
@@ -31,6 +43,9 @@ impl Leaves {
                 (0, _) => [self.highest, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
                 (1, _) => [self.signature, 0, 0, 0],
                 (7, 0) => self.features,
+                (0x1c, 0) => [1, 7, self.branch_records << 16 | 7, 0],
+                (7, 1) => [u32::from(self.extended.is_some()) << 8, 0, 0, 0],
+                (0x23, n) => self.extended.map_or([u32::MAX; 4], |leaves| leaves[n as usize]),
                 (0xa, 0) => self.counters,
                 _ => [0; 4],
             };
@@ -84,7 +99,7 @@ fn counters_are_those_of_the_leaf() {
     assert_eq!(only([0x0830_0404, 0, 0, 0]), Ok((0xf, 0)));
     let transactions = Leaves { features: [0, 1 << 11, 0, 1 << 13], ..NEHALEM };
     assert_eq!(transactions.capabilities().unwrap().general, 0b111);
-    // More than the driver uses.
+    // More than the driver reaches.
     let many = Leaves { counters: [0x0830_1404, 0, 0, 0x61f], ..golden_cove };
     assert_eq!((many.capabilities().unwrap().general, many.capabilities().unwrap().fixed), (0xff, 0xff));
 }
@@ -249,6 +264,7 @@ fn a_counter_that_wraps_at_any_access_is_continued() {
 fn an_owner_is_named() {
     let mut msr = FakeMsr::new();
     msr.set(SELECT + 2, 0x41_00c0);
-    let owner = super::registers::owner(&mut msr, crate::msr::Counter::General(2), 0).unwrap();
+    let addresses = crate::msr::CounterAddresses::ByKind;
+    let owner = super::registers::owner(&mut msr, addresses, crate::msr::Counter::General(2), 0).unwrap();
     assert_eq!(owner, Some(InUse::Counter { counter: crate::msr::Counter::General(2), control: 0x41_00c0 }));
 }
