@@ -2,6 +2,7 @@
 
 mod extended_state;
 mod near_branches;
+mod transactions;
 mod vmx;
 
 use crate::branch::{DecodeCache, InstructionKind};
@@ -26,11 +27,12 @@ use crate::{
 };
 use extended_state::ExtendedState;
 pub use near_branches::{NearBranch, NearBranches};
+pub use transactions::{TransactionChange, TransactionStep};
 pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM, TSX and SGX; VMX except the part visible to Intel PT; state components of XSAVES other than PT's;
+/// Not modelled: SMM and SGX; VMX and TSX except the parts visible to Intel PT; state components of XSAVES other than PT's;
 /// SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its output;
 /// branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches and
 /// clocks; load latency.
@@ -46,6 +48,7 @@ pub struct IntelProcessor {
     misc_enable: MiscEnable,
     extended_state: ExtendedState,
     vmx: bool,
+    tsx: bool,
     predictor: Predictor,
     /// The address of the instruction that retired last.
     last_ip: u64,
@@ -74,6 +77,7 @@ impl IntelProcessor {
             misc_enable: MiscEnable::new(profile),
             extended_state: ExtendedState::default(),
             vmx: false,
+            tsx: false,
             predictor: Predictor::new(),
             last_ip: 0,
             decode_cache: DecodeCache::new(),
@@ -170,7 +174,8 @@ impl IntelProcessor {
 impl Processor for IntelProcessor {
     fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
         let answer = self.extended_state.cpuid(leaf, subleaf, overlay(self.profile, leaf, subleaf, hardware));
-        if self.vmx { vmx::with_vmx(leaf, answer) } else { answer }
+        let answer = if self.vmx { vmx::with_vmx(leaf, answer) } else { answer };
+        if self.tsx { transactions::with_tsx(leaf, subleaf, answer) } else { answer }
     }
 
     fn owns_msr(&self, msr: u32) -> bool {

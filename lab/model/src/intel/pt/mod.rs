@@ -16,6 +16,7 @@ mod packetizer;
 mod tests;
 
 use crate::branch::InstructionKind;
+use crate::intel::processor::TransactionStep;
 use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
 use crate::intel::taken_branch::TakenBranch;
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
@@ -115,6 +116,15 @@ impl Pt {
         self.packetizer.vmx_transition(&before.effective(), &after.effective(), tsc, kind);
         if self.trace_en() {
             self.finish_event(&after.effective(), bus);
+        }
+    }
+
+    /// Handles a change of the transactional state.
+    pub(crate) fn change_transaction(&mut self, step: &TransactionStep, bus: &mut Bus) {
+        let (before, after) = (step.before.effective(), step.after.effective());
+        self.packetizer.change_transaction(&TransactionStep { before, after, ..*step });
+        if self.trace_en() {
+            self.finish_event(&after, bus);
         }
     }
 

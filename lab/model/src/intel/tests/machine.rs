@@ -240,7 +240,9 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
             };
             format!("MODE.Exec {bits}{}", flag(mode.iflag, "if"))
         }
-        Packet::ModeTsx(_) => "MODE.TSX".to_string(),
+        Packet::ModeTsx(mode) => {
+            format!("MODE.TSX{}{}", flag(mode.in_tx, "in"), flag(mode.abort, "abort"))
+        }
         Packet::Pip(pip) => format!("PIP {:x}{}", pip.cr3, flag(pip.non_root, "nr")),
         Packet::Tsc(tsc) => format!("TSC {}", tsc.tsc),
         Packet::Tma(tma) => format!("TMA {} {}", tma.ctc, tma.fc),

@@ -33,6 +33,7 @@ mod sample;
 mod stream;
 mod timing;
 mod tnt;
+mod transactions;
 
 use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
@@ -82,6 +83,8 @@ pub(crate) struct Packetizer {
     ia_32e: bool,
     /// VMX non-root operation.
     non_root: bool,
+    /// A transaction executes.
+    in_tx: bool,
     stopped: bool,
     /// The mode in the last MODE.Exec since the last PSB.
     mode: Option<ModeExec>,
@@ -106,6 +109,7 @@ impl Packetizer {
             filter_en: false,
             ia_32e: false,
             non_root: false,
+            in_tx: false,
             stopped: false,
             mode: None,
             in_c_state: false,
@@ -165,6 +169,8 @@ impl Packetizer {
         self.ctl = ctl;
         self.filter = TraceFilter::new(ctl, filter.0, filter.1);
         self.in_c_state = false;
+        // WRMSR aborts a transaction.
+        self.in_tx = false;
         self.lost = overflow::LostPackets::default();
         self.rets.clear();
         self.stream.start(ctl, tsc, self.settings.deferred_tips);
@@ -399,10 +405,14 @@ impl Packetizer {
         }
     }
 
-    /// Emits the packets for PacketEn set by an instruction or event. If an overflow lost a PIP, a PIP comes first.
+    /// Emits the packets for PacketEn set by an instruction or event. If an overflow lost a PIP
+    /// or MODE.TSX, it comes first.
     fn emit_pge(&mut self, at: &Context) {
         if self.lost.pip {
             self.pip(at);
+        }
+        if self.lost.tsx {
+            self.mode_tsx(false);
         }
         self.mode_exec_at(at, Packet::TipPge);
     }
