@@ -22,8 +22,8 @@ use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings, IntelViolations, OperationalError, Registers};
 use crate::predictor::Predictor;
 use crate::{
-    CpuidResult, Delivery, DeliveryKind, GeneralProtection, PageFault, PhysMemory, Pmi, Processor, Retired,
-    Violations,
+    Context, CpuidResult, Delivery, DeliveryKind, GeneralProtection, Init, PageFault, PhysMemory, Pmi,
+    Processor, Retired, Violations,
 };
 use extended_state::ExtendedState;
 pub use near_branches::{NearBranch, NearBranches};
@@ -335,10 +335,18 @@ impl Processor for IntelProcessor {
         self.shared.perfmon.set_lvt(value);
     }
 
-    /// Processes INIT, which ends recording in memory.
-    fn init(&mut self) {
+    /// Processes INIT, which ends the recording of branches in memory. Intel PT goes on: its MSRs keep their values, and
+    /// the trace shows INIT.
+    ///
+    /// Source: SDM vol. 3, Processor Management and Initialization, "Processor State After Reset".
+    fn init(&mut self, init: &Init, mem: &mut dyn PhysMemory) {
+        self.pt.init(init, &mut Bus { mem, shared: &mut self.shared });
         self.shared.perfmon.init();
         self.shared.debugctl.clear_tr_and_bts();
+    }
+
+    fn start_up(&mut self, at: &Context, tsc: u64, mem: &mut dyn PhysMemory) {
+        self.pt.start_up(at, tsc, &mut Bus { mem, shared: &mut self.shared });
     }
 
     fn all_violations(&self) -> Violations {
