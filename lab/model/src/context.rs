@@ -88,3 +88,15 @@ pub struct Delivery {
     /// The time-stamp counter at the delivery.
     pub tsc: u64,
 }
+
+/// INIT.
+#[derive(Clone, Copy, Debug)]
+pub struct Init {
+    /// The state at the next instruction, which does not execute.
+    pub before: Context,
+    /// The state after INIT, with execution at the reset vector: of the bootstrap processor. `None` for the others,
+    /// which wait for a start-up interrupt.
+    pub after: Option<Context>,
+    /// The time-stamp counter.
+    pub tsc: u64,
+}

@@ -119,7 +119,7 @@ mod predictor;
 mod processor;
 
 pub use answers::{CpuidResult, GeneralProtection, Pmi};
-pub use context::{Context, Delivery, DeliveryKind, Retired};
+pub use context::{Context, Delivery, DeliveryKind, Init, Retired};
 pub use memory::{FlatMemory, Mapping, Memory, PageFault, PageSize, PhysMemory};
 pub use processor::{Processor, Violations};
 pub use pugmark_decoder_core::mode::ExecMode;

@@ -2,7 +2,7 @@
 
 use crate::amd::AmdViolations;
 use crate::intel::IntelViolations;
-use crate::{CpuidResult, Delivery, GeneralProtection, PageFault, PhysMemory, Pmi, Retired};
+use crate::{Context, CpuidResult, Delivery, GeneralProtection, Init, PageFault, PhysMemory, Pmi, Retired};
 
 /// Violations that the manuals warn of and that hardware does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,11 @@ pub trait Processor {
     fn write_apic(&mut self, offset: u32, value: u32);
 
     /// Processes INIT.
-    fn init(&mut self);
+    fn init(&mut self, init: &Init, mem: &mut dyn PhysMemory);
+
+    /// Processes a start-up interrupt. After an INIT for which the processor waits, execution begins in the state `at`;
+    /// otherwise nothing happens.
+    fn start_up(&mut self, at: &Context, tsc: u64, mem: &mut dyn PhysMemory);
 
     /// Returns the violations so far, by the rules of the vendor.
     fn all_violations(&self) -> Violations;

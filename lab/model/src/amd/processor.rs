@@ -14,8 +14,8 @@ use super::{AmdProfile, AmdSettings, AmdViolations, Northbridge};
 use crate::branch::InstructionKind;
 use crate::predictor::Predictor;
 use crate::{
-    CpuidResult, Delivery, DeliveryKind, GeneralProtection, Memory, PhysMemory, Pmi, Processor, Retired,
-    Violations,
+    Context, CpuidResult, Delivery, DeliveryKind, GeneralProtection, Init, Memory, PhysMemory, Pmi,
+    Processor, Retired, Violations,
 };
 
 /// One logical processor's counters, Instruction-Based Sampling, and last branches.
@@ -373,9 +373,11 @@ impl Processor for AmdProcessor<'_> {
     }
 
     /// Resets the local APIC, as INIT does; counters and IBS stay as they are.
-    fn init(&mut self) {
+    fn init(&mut self, _: &Init, _: &mut dyn PhysMemory) {
         self.local_apic.init();
     }
+
+    fn start_up(&mut self, _: &Context, _: u64, _: &mut dyn PhysMemory) {}
 
     fn all_violations(&self) -> Violations {
         Violations::Amd(self.violations)

@@ -30,7 +30,9 @@ mod tests;
 mod unit;
 mod violations;
 
-pub use processor::{IntelProcessor, NearBranch, NearBranches, VmxTransition};
+pub use processor::{
+    IntelProcessor, NearBranch, NearBranches, TransactionChange, TransactionStep, VmxTransition,
+};
 pub use profile::{
     CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
     PebsProfile,

@@ -2,7 +2,7 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 
 use pugmark_model::intel::IntelViolations;
-use pugmark_model::{Context, CpuidResult, ExecMode, GeneralProtection, PhysMemory, Pmi, Retired};
+use pugmark_model::{Context, CpuidResult, ExecMode, GeneralProtection, Init, PhysMemory, Pmi, Retired};
 
 use super::*;
 use crate::guest::Segment;
@@ -158,7 +158,8 @@ fn the_local_apic_has_the_registers_of_the_maker() {
         assert_eq!(hardware.write_local_apic(offset, 0x4f0), own, "{name} {offset:#x}");
         if own && offset != 0x400 {
             assert_eq!(hardware.read_local_apic(offset, || BELOW), 0x4f0, "{name} {offset:#x}");
-            hardware.init();
+            let before = step(0x1000, &[0x90]).before;
+            hardware.init(&Init { before, after: None, tsc: 0 }, &mut EmptyMemory);
             assert_eq!(hardware.read_local_apic(offset, || BELOW), value, "{name} {offset:#x}");
         }
     }

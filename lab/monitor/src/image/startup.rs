@@ -9,11 +9,12 @@ use core::arch::{asm, global_asm};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use pugmark_model::{Init, Processor};
 use pugmark_monitor::guest::GuestMemory;
 use pugmark_monitor::local_apic::{INIT_COMMAND, start_up_command};
+use pugmark_monitor::tracing::TracingMemory;
 
 use crate::image::apic_registers::send;
-use crate::image::channel::report;
 use crate::image::exit::fatal;
 use crate::image::idt;
 use crate::image::interrupts;
@@ -144,12 +145,6 @@ impl Vcpu {
             self.end_this_processor();
         }
         if self.peers.startup().has_received_init() {
-            if self.processor.needs_each_instruction() {
-                report!(
-                    "processor {} takes INIT while it traces: nothing in the trace shows that",
-                    self.peers.index()
-                );
-            }
             self.local_apic.init();
             self.clock.init();
             self.reset();
@@ -168,9 +163,9 @@ impl Vcpu {
         self.nmi_pending |= came && !self.peers.take_call();
     }
 
-    /// Resets the guest's processor as INIT does. Its tracing hardware stays unchanged, except that its LVT entry is
-    /// reset and the storing of branch records ends.
+    /// Resets the guest's processor, and its tracing hardware, as INIT does.
     fn reset(&mut self) {
+        let init = Init { before: self.context(), after: None, tsc: self.now() };
         self.vmsave();
         let signature = self.cpuid_answer(1, 0).eax;
         self.cpu.init(signature);
@@ -186,7 +181,8 @@ impl Vcpu {
         self.close_holes();
         self.stepped_alone = None;
         self.lookahead.flush();
-        self.processor.init();
+        let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
+        self.processor.init(&init, &mut memory);
         self.nmi_pending = false;
         self.repeating_rip = None;
         self.emulated_without_exit = false;
@@ -199,7 +195,11 @@ impl Vcpu {
                 return;
             }
             if let Some(vector) = self.peers.startup().take_start_up() {
-                return self.cpu.start_up(vector);
+                self.cpu.start_up(vector);
+                let (at, tsc) = (self.context(), self.now());
+                let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
+                self.processor.start_up(&at, tsc, &mut memory);
+                return;
             }
             if interrupts::wait_for_nmi() {
                 let _ = self.peers.take_call();

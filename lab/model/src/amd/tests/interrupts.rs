@@ -53,7 +53,7 @@ fn every_entry_is_masked_after_reset_and_after_init() {
         // Mask, message type, vector.
         assert_eq!(machine.processor.read_apic(offset), 0x1_07ff, "{offset:#x}");
         machine.processor.write_apic(offset, 0x400);
-        machine.processor.init();
+        machine.init();
         assert_eq!(machine.processor.read_apic(offset), reset, "{offset:#x}");
     }
 }
@@ -68,7 +68,7 @@ fn init_discards_interrupts_that_wait_for_the_processor() {
         machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
         machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
         machine.next(NOP);
-        machine.processor.init();
+        machine.init();
         assert_eq!(machine.interrupts(), [], "{counters:#x} {ibs:#x}");
     }
 }

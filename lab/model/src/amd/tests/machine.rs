@@ -6,7 +6,7 @@ use std::vec::Vec;
 pub(super) use crate::Processor;
 use crate::amd::{AmdProcessor, AmdProfile, AmdSettings, DataRegisters, Northbridge};
 use crate::{
-    Context, Delivery, DeliveryKind, ExecMode, GeneralProtection, Mapping, Memory, PageFault, PageSize,
+    Context, Delivery, DeliveryKind, ExecMode, GeneralProtection, Init, Mapping, Memory, PageFault, PageSize,
     PhysMemory, Pmi, Retired,
 };
 
@@ -166,6 +166,10 @@ impl AmdMachine {
     pub(super) fn deliver_vector(&mut self, vector: u8, kind: DeliveryKind) {
         let delivery = Delivery { kind, vector, before: self.at, after: self.at, cr2: None, tsc: 0 };
         self.processor.deliver(&delivery, &mut Mapped);
+    }
+
+    pub(super) fn init(&mut self) {
+        self.processor.init(&Init { before: self.at, after: None, tsc: 0 }, &mut Mapped);
     }
 
     /// Takes all interrupts that are due.

@@ -302,7 +302,7 @@ fn init_and_machine_checks_end_recording() {
             "{profile}"
         );
         m.control(tr | bts | btint);
-        m.processor.init();
+        m.init(None);
         assert_eq!(m.read(DEBUGCTL), 0, "{profile}");
         // An interrupt with the same vector does not end it.
         m.control(tr | bts);

@@ -83,7 +83,7 @@ fn version_and_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidR
 }
 
 fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidResult {
-    // SGX, HLE and RTM are always absent; Intel PT depends on the profile.
+    // SGX is always absent, HLE and RTM are optional; Intel PT depends on the profile.
     let pt = if profile.has_pt() { 1 << 25 } else { 0 };
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }

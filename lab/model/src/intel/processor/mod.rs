@@ -2,6 +2,7 @@
 
 mod extended_state;
 mod near_branches;
+mod transactions;
 mod vmx;
 
 use crate::branch::{DecodeCache, InstructionKind};
@@ -21,16 +22,17 @@ use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings, IntelViolations, OperationalError, Registers};
 use crate::predictor::Predictor;
 use crate::{
-    CpuidResult, Delivery, DeliveryKind, GeneralProtection, PageFault, PhysMemory, Pmi, Processor, Retired,
-    Violations,
+    Context, CpuidResult, Delivery, DeliveryKind, GeneralProtection, Init, PageFault, PhysMemory, Pmi,
+    Processor, Retired, Violations,
 };
 use extended_state::ExtendedState;
 pub use near_branches::{NearBranch, NearBranches};
+pub use transactions::{TransactionChange, TransactionStep};
 pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM, TSX and SGX; VMX except the part visible to Intel PT; state components of XSAVES other than PT's;
+/// Not modelled: SMM and SGX; VMX and TSX except the parts visible to Intel PT; state components of XSAVES other than PT's;
 /// SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its output;
 /// branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches and
 /// clocks; load latency.
@@ -46,6 +48,7 @@ pub struct IntelProcessor {
     misc_enable: MiscEnable,
     extended_state: ExtendedState,
     vmx: bool,
+    tsx: bool,
     predictor: Predictor,
     /// The address of the instruction that retired last.
     last_ip: u64,
@@ -74,6 +77,7 @@ impl IntelProcessor {
             misc_enable: MiscEnable::new(profile),
             extended_state: ExtendedState::default(),
             vmx: false,
+            tsx: false,
             predictor: Predictor::new(),
             last_ip: 0,
             decode_cache: DecodeCache::new(),
@@ -170,7 +174,8 @@ impl IntelProcessor {
 impl Processor for IntelProcessor {
     fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
         let answer = self.extended_state.cpuid(leaf, subleaf, overlay(self.profile, leaf, subleaf, hardware));
-        if self.vmx { vmx::with_vmx(leaf, answer) } else { answer }
+        let answer = if self.vmx { vmx::with_vmx(leaf, answer) } else { answer };
+        if self.tsx { transactions::with_tsx(leaf, subleaf, answer) } else { answer }
     }
 
     fn owns_msr(&self, msr: u32) -> bool {
@@ -330,10 +335,18 @@ impl Processor for IntelProcessor {
         self.shared.perfmon.set_lvt(value);
     }
 
-    /// Processes INIT, which ends recording in memory.
-    fn init(&mut self) {
+    /// Processes INIT, which ends the recording of branches in memory. Intel PT goes on: its MSRs keep their values, and
+    /// the trace shows INIT.
+    ///
+    /// Source: SDM vol. 3, Processor Management and Initialization, "Processor State After Reset".
+    fn init(&mut self, init: &Init, mem: &mut dyn PhysMemory) {
+        self.pt.init(init, &mut Bus { mem, shared: &mut self.shared });
         self.shared.perfmon.init();
         self.shared.debugctl.clear_tr_and_bts();
+    }
+
+    fn start_up(&mut self, at: &Context, tsc: u64, mem: &mut dyn PhysMemory) {
+        self.pt.start_up(at, tsc, &mut Bus { mem, shared: &mut self.shared });
     }
 
     fn all_violations(&self) -> Violations {

@@ -11,7 +11,7 @@ use crate::intel::registers::cap_ebx;
 
 /// A processor's enumerated capabilities.
 ///
-/// Profiles do not enumerate features that the model lacks, TSX and SGX, nor VMX and XSAVES, which are optional. IP
+/// Profiles do not enumerate SGX, which the model lacks, nor TSX, VMX and XSAVES, which are optional. IP
 /// payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct IntelProfile {

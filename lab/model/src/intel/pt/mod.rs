@@ -16,11 +16,12 @@ mod packetizer;
 mod tests;
 
 use crate::branch::InstructionKind;
+use crate::intel::processor::TransactionStep;
 use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
 use crate::intel::taken_branch::TakenBranch;
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings};
-use crate::{Context, Delivery, GeneralProtection, Retired};
+use crate::{Context, Delivery, GeneralProtection, Init, Retired};
 use msr_rules as rules;
 pub use output::OperationalError;
 use output::Output;
@@ -115,6 +116,32 @@ impl Pt {
         self.packetizer.vmx_transition(&before.effective(), &after.effective(), tsc, kind);
         if self.trace_en() {
             self.finish_event(&after.effective(), bus);
+        }
+    }
+
+    /// Handles a change of the transactional state.
+    pub(crate) fn change_transaction(&mut self, step: &TransactionStep, bus: &mut Bus) {
+        let (before, after) = (step.before.effective(), step.after.effective());
+        self.packetizer.change_transaction(&TransactionStep { before, after, ..*step });
+        if self.trace_en() {
+            self.finish_event(&after, bus);
+        }
+    }
+
+    /// Handles INIT. Until the start-up interrupt no packet follows that belongs between two instructions.
+    pub(crate) fn init(&mut self, init: &Init, bus: &mut Bus) {
+        let (before, after) = (init.before.effective(), init.after.map(Context::effective));
+        self.packetizer.init(&Init { before, after, ..*init });
+        if let Some(after) = after.filter(|_| self.trace_en()) {
+            self.finish_event(&after, bus);
+        }
+    }
+
+    /// Handles a start-up interrupt.
+    pub(crate) fn start_up(&mut self, at: &Context, tsc: u64, bus: &mut Bus) {
+        let at = at.effective();
+        if self.packetizer.start_up(&at, tsc) {
+            self.finish_event(&at, bus);
         }
     }
 

@@ -13,8 +13,8 @@ pub(crate) use crate::Processor;
 use crate::intel::registers::cap_ecx;
 use crate::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use crate::{
-    Context, Delivery, DeliveryKind, ExecMode, FlatMemory, GeneralProtection, Mapping, PageFault, PhysMemory,
-    Retired,
+    Context, Delivery, DeliveryKind, ExecMode, FlatMemory, GeneralProtection, Init, Mapping, PageFault,
+    PhysMemory, Retired,
 };
 
 pub(crate) const CTL: u32 = 0x570;
@@ -152,6 +152,19 @@ impl Machine {
         self.at = after;
     }
 
+    /// Delivers INIT to a processor that continues in the state `after`, or waits.
+    pub(crate) fn init(&mut self, after: Option<Context>) {
+        let init = Init { before: self.at, after, tsc: self.tsc };
+        self.processor.init(&init, &mut FlatMemory { base: 0, bytes: &mut self.ram });
+        self.at = after.unwrap_or(self.at);
+    }
+
+    /// Delivers a start-up interrupt.
+    pub(crate) fn start_up(&mut self, at: Context) {
+        self.processor.start_up(&at, self.tsc, &mut FlatMemory { base: 0, bytes: &mut self.ram });
+        self.at = at;
+    }
+
     /// Returns the context at CPL 3 and `ip`.
     pub(crate) fn user(&self, ip: u64) -> Context {
         Context { ip, cpl: 3, ..self.at }
@@ -240,7 +253,9 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
             };
             format!("MODE.Exec {bits}{}", flag(mode.iflag, "if"))
         }
-        Packet::ModeTsx(_) => "MODE.TSX".to_string(),
+        Packet::ModeTsx(mode) => {
+            format!("MODE.TSX{}{}", flag(mode.in_tx, "in"), flag(mode.abort, "abort"))
+        }
         Packet::Pip(pip) => format!("PIP {:x}{}", pip.cr3, flag(pip.non_root, "nr")),
         Packet::Tsc(tsc) => format!("TSC {}", tsc.tsc),
         Packet::Tma(tma) => format!("TMA {} {}", tma.ctc, tma.fc),

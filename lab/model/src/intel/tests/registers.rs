@@ -328,8 +328,8 @@ fn rdpmc_reads_the_counters_that_there_are() {
 
 #[test]
 fn init_masks_the_entry_of_the_counters_and_no_other_register_of_the_local_apic_is_here() {
-    let mut processor =
-        IntelProcessor::new(IntelProfile::by_name("skylake").unwrap(), IntelSettings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
+    let processor = &mut machine.processor;
     for offset in (0..0x1000).step_by(0x10) {
         assert_eq!(processor.owns_apic(offset), offset == 0x340, "{offset:#x}");
         assert_eq!(processor.adjust_apic(offset, 0x5_0014), 0x5_0014, "{offset:#x}");
@@ -337,6 +337,6 @@ fn init_masks_the_entry_of_the_counters_and_no_other_register_of_the_local_apic_
     assert_eq!(processor.read_apic(0x340), 1 << 16);
     processor.write_apic(0x340, 0x4f0);
     assert_eq!(processor.read_apic(0x340), 0x4f0);
-    processor.init();
-    assert_eq!(processor.read_apic(0x340), 1 << 16);
+    machine.init(None);
+    assert_eq!(machine.processor.read_apic(0x340), 1 << 16);
 }

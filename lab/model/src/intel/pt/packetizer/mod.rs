@@ -23,6 +23,7 @@
 mod buffer;
 mod enables;
 mod event_trace;
+mod init;
 mod ip_compression;
 mod near_branch;
 mod overflow;
@@ -33,6 +34,7 @@ mod sample;
 mod stream;
 mod timing;
 mod tnt;
+mod transactions;
 
 use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
@@ -60,8 +62,17 @@ enum TransferKind {
     Far,
     /// A FUP, then the packets of a far transfer: an interrupt or exception.
     Event,
+    /// The same with a PIP in any case: an INIT after which execution goes on.
+    Init,
     /// A VM entry, or with a FUP before it a VM exit: the packets of a far transfer, with a PIP unless it is concealed.
     Vmx { exit: bool, concealed: bool },
+}
+
+impl TransferKind {
+    /// Returns true if a FUP names the source.
+    const fn is_asynchronous(self) -> bool {
+        matches!(self, Self::Event | Self::Init | Self::Vmx { exit: true, .. })
+    }
 }
 
 /// Generates packets while TraceEn is set.
@@ -82,11 +93,15 @@ pub(crate) struct Packetizer {
     ia_32e: bool,
     /// VMX non-root operation.
     non_root: bool,
+    /// A transaction executes.
+    in_tx: bool,
     stopped: bool,
     /// The mode in the last MODE.Exec since the last PSB.
     mode: Option<ModeExec>,
     /// The processor is in a C-state deeper than C0.0, since HLT or MWAIT.
     in_c_state: bool,
+    /// The state in which the processor waits for a start-up interrupt, after INIT.
+    waiting: Option<Context>,
     lost: overflow::LostPackets,
     rets: RetStack,
 }
@@ -106,9 +121,11 @@ impl Packetizer {
             filter_en: false,
             ia_32e: false,
             non_root: false,
+            in_tx: false,
             stopped: false,
             mode: None,
             in_c_state: false,
+            waiting: None,
             lost: overflow::LostPackets::default(),
             rets: RetStack::new(),
         }
@@ -165,6 +182,9 @@ impl Packetizer {
         self.ctl = ctl;
         self.filter = TraceFilter::new(ctl, filter.0, filter.1);
         self.in_c_state = false;
+        self.waiting = None;
+        // WRMSR aborts a transaction.
+        self.in_tx = false;
         self.lost = overflow::LostPackets::default();
         self.rets.clear();
         self.stream.start(ctl, tsc, self.settings.deferred_tips);
@@ -334,11 +354,11 @@ impl Packetizer {
         if self.context_en {
             self.filter_en = !stops && self.filter.passes(after.ip);
         }
-        if was_on && matches!(shape, TransferKind::Event | TransferKind::Vmx { exit: true, .. }) {
+        if was_on && shape.is_asynchronous() {
             self.stream.ip(before.ip, Packet::Fup);
         }
         let far = matches!(shape, TransferKind::Far | TransferKind::Event);
-        let shown = matches!(shape, TransferKind::Vmx { concealed: false, .. });
+        let shown = matches!(shape, TransferKind::Init | TransferKind::Vmx { concealed: false, .. });
         if far && before.cr3 != after.cr3 || shown {
             self.pip(after);
         }
@@ -349,7 +369,7 @@ impl Packetizer {
                 TransferKind::Outcome => self.stream.branch_outcome(true),
                 TransferKind::Indirect => self.stream.deferrable_tip(after.ip),
                 TransferKind::Return => self.stream.ip(after.ip, Packet::Tip),
-                TransferKind::Far | TransferKind::Event | TransferKind::Vmx { .. } => {
+                TransferKind::Far | TransferKind::Event | TransferKind::Init | TransferKind::Vmx { .. } => {
                     self.mode_exec_at(after, Packet::Tip);
                 }
             },
@@ -399,10 +419,14 @@ impl Packetizer {
         }
     }
 
-    /// Emits the packets for PacketEn set by an instruction or event. If an overflow lost a PIP, a PIP comes first.
+    /// Emits the packets for PacketEn set by an instruction or event. If an overflow lost a PIP
+    /// or MODE.TSX, it comes first.
     fn emit_pge(&mut self, at: &Context) {
         if self.lost.pip {
             self.pip(at);
+        }
+        if self.lost.tsx {
+            self.mode_tsx(false);
         }
         self.mode_exec_at(at, Packet::TipPge);
     }

@@ -11,14 +11,16 @@ use crate::Context;
 pub(super) struct LostPackets {
     /// A PIP: the reader's CR3 is stale.
     pub(super) pip: bool,
+    /// A MODE.TSX, or the FUP or TIP that it binds to.
+    pub(super) tsx: bool,
     /// A TraceStop packet.
     pub(super) trace_stop: bool,
 }
 
 impl Packetizer {
-    /// Emits OVF, and then the state that the reader needs again: TraceStop, or CR3, the mode and the IP at which the
-    /// trace resumes. The IP is in a FUP, unless CR3 or the mode precede it: then it is in a TIP.PGE, because no table
-    /// of the manual has such packets between OVF and FUP.
+    /// Emits OVF, and then the state that the reader needs again: TraceStop, or CR3, the transactional state, the mode
+    /// and the IP at which the trace resumes. The IP is in a FUP, unless some of the state precedes it: then it is in a
+    /// TIP.PGE, because no table of the manual has such packets between OVF and FUP.
     pub(super) fn resolve_overflow(&mut self, next: &Context) {
         self.stream.resume();
         self.rets.clear();
@@ -26,12 +28,16 @@ impl Packetizer {
             self.lost.trace_stop = !self.stream.packet(Packet::TraceStop);
             return;
         }
-        let reader_knows_mode = !self.lost.pip && self.mode == Some(self.mode_of(next));
+        let lost_state = self.lost.pip || self.lost.tsx;
+        let reader_knows_state = !lost_state && self.mode == Some(self.mode_of(next));
         if self.lost.pip && self.trigger_en {
             self.pip(next);
         }
+        if self.lost.tsx && self.trigger_en {
+            self.mode_tsx(false);
+        }
         if self.packet_en() {
-            self.mode_exec_at(next, if reader_knows_mode { Packet::Fup } else { Packet::TipPge });
+            self.mode_exec_at(next, if reader_knows_state { Packet::Fup } else { Packet::TipPge });
         }
     }
 

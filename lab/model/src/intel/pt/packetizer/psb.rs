@@ -1,12 +1,11 @@
 //! PSB+, the packets at which decoding can start, and the packets that give the time when tracing starts. Source: SDM
 //! vol. 3, Intel Processor Trace, "Decoder Synchronization (PSB+)".
 
+use pugmark_decoder_core::packet::Cbr;
 use pugmark_decoder_core::packet::Packet;
-use pugmark_decoder_core::packet::{Cbr, ModeTsx};
 
 use super::Packetizer;
 use crate::Context;
-use crate::intel::registers::ctl;
 
 impl Packetizer {
     /// Emits PSB, the state, PSBEND. If `packet_en`, the trace is on at `at`, and the PSB+ reports that.
@@ -16,9 +15,7 @@ impl Packetizer {
         self.mode = None;
         self.timestamp();
         self.pip(at);
-        if self.context_en && self.ctl & ctl::BRANCH_EN != 0 {
-            self.stream.packet(Packet::ModeTsx(ModeTsx { in_tx: false, abort: false }));
-        }
+        self.mode_tsx(false);
         if packet_en {
             self.mode_exec_at(at, Packet::Fup);
         }

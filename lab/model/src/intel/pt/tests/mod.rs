@@ -4,6 +4,7 @@ mod branches;
 mod event_trace;
 mod events;
 mod filtering;
+mod init;
 mod output;
 mod overflow;
 mod pmi;
