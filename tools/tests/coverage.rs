@@ -506,6 +506,26 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
             assert_eq!(ours, truth);
         }
     }
+    // `branch  0 taken 3 (fallthrough)`, after the line that it is of.
+    if let Some(gcov) = run("gcov", &["-b", "-c", "-t", "counted-lines.gcda"]) {
+        let (mut truth, mut line) = (BTreeMap::<u32, Vec<u64>>::new(), 0);
+        for text in gcov.lines() {
+            if let Some(number) = text.split(':').nth(1).and_then(|number| number.trim().parse().ok()) {
+                line = number;
+            } else if text.starts_with("branch ") {
+                let count = text.split_whitespace().skip_while(|word| *word != "taken").nth(1);
+                truth.entry(line).or_default().push(count.map_or(0, |count| count.parse().unwrap()));
+            }
+        }
+        let mut ours = BTreeMap::<u32, Vec<u64>>::new();
+        for words in text.lines().filter_map(|line| line.strip_prefix("BRDA:")) {
+            let words: Vec<&str> = words.split(',').collect();
+            ours.entry(words[0].parse().unwrap()).or_default().push(words[3].parse().unwrap());
+        }
+        [&mut ours, &mut truth].map(|counts| counts.values_mut().for_each(|counts| counts.sort_unstable()));
+        assert_eq!(ours, truth, "{gcov}");
+        assert!(text.contains("BRF:6\nBRH:5\n"), "{text}");
+    }
     match run("genhtml", &["--output-directory", "html", "lines.info"]) {
         None => println!("skipped: genhtml is not installed"),
         Some(text) => {

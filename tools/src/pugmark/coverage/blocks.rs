@@ -136,6 +136,12 @@ impl FileBlocks {
         self.branches.get(&ip).copied()
     }
 
+    /// Returns the address of each conditional branch in a range, and that of the instruction after it.
+    pub(crate) fn conditional(&self, addresses: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let conditional = self.branches.range(addresses).filter(|(_, class)| **class == Class::CondJump);
+        conditional.filter_map(|(ip, _)| Some((*ip, *self.insns.range(ip + 1..).next()?)))
+    }
+
     /// Returns the name of a block: its function or section, and how far in it is.
     pub(crate) fn name(&self, block: &BasicBlock) -> String {
         let Piece { name, addresses } = &self.pieces[block.piece];

@@ -56,6 +56,17 @@ impl Executed {
         found
     }
 
+    /// Returns how often the conditional branch at `ip` was taken, and how often execution went on at `next`, after it;
+    /// `None` if it was not executed.
+    pub(super) fn decisions(&self, ip: u64, next: u64) -> Option<[u64; 2]> {
+        self.insns.get(&ip)?;
+        let (mut taken, mut passed) = (0, 0);
+        for ((_, to), count) in self.edges.range((ip, 0)..=(ip, u64::MAX)) {
+            *if *to == next { &mut passed } else { &mut taken } += count;
+        }
+        Some([taken, passed])
+    }
+
     /// Follows the session of what was loaded. Tells if instructions are missing, which is an error then.
     pub(in crate::pugmark) fn of_loaded(
         loaded: &LoadedSession,

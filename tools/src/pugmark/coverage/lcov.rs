@@ -18,6 +18,8 @@ use std::{
 struct FileLines {
     functions: BTreeMap<(u32, String), u64>,
     lines: BTreeMap<u32, u64>,
+    /// The conditional branches of each line: how often each was taken and not taken, if it was executed.
+    branches: BTreeMap<u32, Vec<Option<[u64; 2]>>>,
 }
 
 impl Report<'_> {
@@ -26,14 +28,22 @@ impl Report<'_> {
         let mut files: BTreeMap<Rc<str>, FileLines> = BTreeMap::new();
         let Some((source, moved)) = self.source else { return files };
         let mut counts = LineCounts::default();
-        for piece in self.blocks.iter().flat_map(|blocks| &blocks.pieces) {
+        for (blocks, piece) in
+            self.blocks.iter().flat_map(|blocks| blocks.pieces.iter().map(|piece| (*blocks, piece)))
+        {
             let [from, to] = [piece.addresses.start, piece.addresses.end].map(|at| at.wrapping_sub(moved));
             let (rows, function) = (source.lines(from..to), Rc::from(&*piece.name));
             for (row, line) in &rows {
                 let place = row.start.wrapping_add(moved)..row.end.wrapping_add(moved);
                 let (mut all, mut most) = (0, 0);
-                for (_, count) in executed.insns.range(place) {
+                for (_, count) in executed.insns.range(place.clone()) {
                     (all, most) = (all + count, most.max(*count));
+                }
+                let branches = blocks.conditional(place).map(|(ip, next)| executed.decisions(ip, next));
+                let branches: Vec<_> = branches.collect();
+                if !branches.is_empty() {
+                    let known = &mut files.entry(line.file.clone()).or_default().branches;
+                    known.entry(line.line).or_default().extend(branches);
                 }
                 // Where it was inlined is of interest only if it was executed.
                 let inlined = if most > 0 { source.find(row.start) } else { Rc::default() };
@@ -73,7 +83,7 @@ impl Report<'_> {
     /// Writes a tracefile. Returns whether the file has lines.
     pub(super) fn lcov(&self, out: &mut dyn Write) -> io::Result<bool> {
         let files = self.source_files(self.executed);
-        for (file, FileLines { functions, lines }) in &files {
+        for (file, FileLines { functions, lines, branches }) in &files {
             writeln!(out, "TN:\nSF:{file}")?;
             for (line, name) in functions.keys() {
                 writeln!(out, "FN:{line},{name}")?;
@@ -83,6 +93,18 @@ impl Report<'_> {
             }
             let hit = |counts: &mut dyn Iterator<Item = &u64>| counts.filter(|count| **count > 0).count();
             writeln!(out, "FNF:{}\nFNH:{}", functions.len(), hit(&mut functions.values()))?;
+            let mut counts = vec![];
+            for (line, branches) in branches {
+                for (block, decisions) in branches.iter().enumerate() {
+                    for branch in [0, 1] {
+                        let count = decisions.map(|decisions| decisions[branch]);
+                        let text = count.map_or("-".into(), |count| count.to_string());
+                        writeln!(out, "BRDA:{line},{block},{branch},{text}")?;
+                        counts.push(count.unwrap_or_default());
+                    }
+                }
+            }
+            writeln!(out, "BRF:{}\nBRH:{}", counts.len(), hit(&mut counts.iter()))?;
             for (line, count) in lines {
                 writeln!(out, "DA:{line},{count}")?;
             }
