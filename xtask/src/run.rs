@@ -1,13 +1,13 @@
 //! `cargo xtask run`.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use pugmark_builds::parallel::run_in_parallel;
 use pugmark_harness::{
     boots::{Boot, boots, processors},
     examples, expected,
-    images::{EXAMPLES, Images, build_example},
+    images::{EXAMPLES, Images, UEFI_EXAMPLE, UEFI_TARGET, build_example},
     judge::{Evidence, Source, Verdict, judge_by_truth_alone},
     machine::{Machine, Outcome},
     symbols::Symbols,
@@ -108,11 +108,15 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
 
 /// Boots an example, prints its output, and reports whether that is right.
 fn run_example(name: &str, options: &RunOptions, images: &Images) -> Result<ExitCode> {
+    if name == UEFI_EXAMPLE {
+        ensure!(!options.grub, "no GRUB boots the example `uefi`: the firmware starts it");
+        setup::require_targets(&[UEFI_TARGET], options.setup.no_install)?;
+    }
     let image = build_example(name)?;
     let print = |line: &str| println!("{line}");
     let outcome = match options.grub {
         true => examples::boot_by_grub(images, name, &image, options.uefi, print)?,
-        false => examples::machine(images, name, &image, &options.monitor).run(print)?,
+        false => examples::run(images, name, &image, &options.monitor, print)?,
     };
     if let Some(file) = &options.truth {
         write_truth(file, std::slice::from_ref(&outcome.truth))?;

@@ -188,22 +188,45 @@ unsafe extern "sysv64" {
     static pugmark_msr_faulted: u8;
 }
 
-// A fault leaves the stack as it was at the instruction, so `pugmark_msr_faulted` can return from either function.
-// Nothing below the stack pointer is live, because neither function uses a red zone, so RFLAGS can be restored through
-// the stack. They are restored last, because that may enable interrupts.
-global_asm!(
-    r#"
-    .pushsection .text.pugmark_msr, "ax", @progbits
-    .global pugmark_rdmsr, pugmark_wrmsr, pugmark_rdmsr_access, pugmark_wrmsr_access, pugmark_msr_faulted
-    .global pugmark_msr_resume
+/// Directives that differ between ELF and COFF, the object files of UEFI applications.
+#[cfg(not(any(target_os = "uefi", target_os = "windows")))]
+macro_rules! directives {
+    (section) => {
+        r#".pushsection .text.pugmark_msr, "ax", @progbits"#
+    };
+    (symbols) => {
+        "
     .hidden pugmark_rdmsr, pugmark_wrmsr, pugmark_rdmsr_access, pugmark_wrmsr_access, pugmark_msr_faulted
-    .hidden pugmark_msr_resume
-    .global pugmark_xrstors, pugmark_xrstors_access
-    .hidden pugmark_xrstors, pugmark_xrstors_access
+    .hidden pugmark_msr_resume, pugmark_xrstors, pugmark_xrstors_access
     .type pugmark_xrstors, @function
     .type pugmark_rdmsr, @function
     .type pugmark_wrmsr, @function
     .type pugmark_msr_resume, @function
+    .size pugmark_rdmsr, pugmark_wrmsr - pugmark_rdmsr
+    .size pugmark_wrmsr, pugmark_xrstors - pugmark_wrmsr
+    .size pugmark_xrstors, pugmark_msr_resume - pugmark_xrstors
+    .size pugmark_msr_resume, . - pugmark_msr_resume
+        "
+    };
+}
+#[cfg(any(target_os = "uefi", target_os = "windows"))]
+macro_rules! directives {
+    (section) => {
+        r#".pushsection .text.pugmark_msr, "xr""#
+    };
+    (symbols) => {
+        ""
+    };
+}
+
+// A fault leaves the stack as it was at the instruction, so `pugmark_msr_faulted` can return from either function.
+// Nothing below the stack pointer is live, because neither function uses a red zone, so RFLAGS can be restored through
+// the stack. They are restored last, because that may enable interrupts.
+global_asm!(
+    directives!(section),
+    "
+    .global pugmark_rdmsr, pugmark_wrmsr, pugmark_rdmsr_access, pugmark_wrmsr_access, pugmark_msr_faulted
+    .global pugmark_msr_resume, pugmark_xrstors, pugmark_xrstors_access
     pugmark_rdmsr:
         mov ecx, edi
     pugmark_rdmsr_access:
@@ -212,7 +235,6 @@ global_asm!(
         mov dword ptr [rsi + 4], edx
         xor eax, eax
         ret
-    .size pugmark_rdmsr, . - pugmark_rdmsr
     pugmark_wrmsr:
         mov ecx, edi
         mov rax, rsi
@@ -222,7 +244,6 @@ global_asm!(
         wrmsr
         xor eax, eax
         ret
-    .size pugmark_wrmsr, . - pugmark_wrmsr
     pugmark_xrstors:
         mov eax, 0x100
         xor edx, edx
@@ -230,7 +251,6 @@ global_asm!(
         xrstors64 [rdi]
         xor eax, eax
         ret
-    .size pugmark_xrstors, . - pugmark_xrstors
     pugmark_msr_resume:
         mov rbx, qword ptr [rdi]
         mov rbp, qword ptr [rdi + 8]
@@ -245,9 +265,9 @@ global_asm!(
     pugmark_msr_faulted:
         mov eax, 1
         ret
-    .size pugmark_msr_resume, . - pugmark_msr_resume
-    .popsection
-    "#
+    ",
+    directives!(symbols),
+    ".popsection",
 );
 
 // Miri executes no assembly code and delivers no signal.

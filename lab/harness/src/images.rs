@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::esp::missing_firmware;
 use crate::symbols::Symbols;
 
 /// The two images: the guest kernel and the monitor below it.
@@ -87,11 +88,31 @@ pub fn build_libipt() -> Result<PathBuf> {
 }
 
 /// The example kernels, in the order in which they are best read; each is a folder in `lab/examples/`.
-pub const EXAMPLES: [&str; 8] =
-    ["snapshot", "panic", "live", "lossless", "fuzz-target", "threads", "async", "c"];
+pub const EXAMPLES: [&str; 9] =
+    ["snapshot", "panic", "live", "lossless", "fuzz-target", "threads", "async", "c", "uefi"];
 
-/// Builds the example kernels, which are a workspace of their own but for the one in C, and returns the path of the one
-/// with this name.
+/// The example that UEFI firmware starts.
+pub const UEFI_EXAMPLE: &str = "uefi";
+/// The target of that example.
+pub const UEFI_TARGET: &str = "x86_64-unknown-uefi";
+
+/// Returns the reason for which the example for UEFI firmware cannot be built or booted, if there is one.
+#[must_use]
+pub fn missing_for_uefi() -> Option<&'static str> {
+    let libraries =
+        Command::new("rustc").args(["--print", "target-libdir", "--target", UEFI_TARGET]).output();
+    let is_there =
+        libraries.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).exists());
+    if !is_there {
+        return Some(
+            "the toolchain lacks the target x86_64-unknown-uefi (`rustup target add x86_64-unknown-uefi`)",
+        );
+    }
+    missing_firmware()
+}
+
+/// Builds the example kernels, which are a workspace of their own but for those in C and for UEFI firmware, and returns
+/// the path of the one with this name.
 ///
 /// # Errors
 /// If the build fails.
@@ -101,8 +122,14 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
     }
     let manifest = workspace().join("lab/examples/Cargo.toml");
     let target = target_folder().join("example-kernels");
-    let target = target.to_str().context("the target folder's name is no UTF-8")?;
-    Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join(name))
+    let folder = target.to_str().context("the target folder's name is no UTF-8")?;
+    let arguments = ["--release", "--target-dir", folder];
+    if name == UEFI_EXAMPLE {
+        let manifest = workspace().join("lab/examples/uefi/Cargo.toml");
+        cargo_build(&manifest, &[&arguments[..], &["--target", UEFI_TARGET]].concat())?;
+        return Ok(target.join(UEFI_TARGET).join("release/uefi-kernel.efi"));
+    }
+    Ok(cargo_build(&manifest, &arguments)?.join(name))
 }
 
 /// Builds the driver's library for kernels in C, and returns the path of the static library.

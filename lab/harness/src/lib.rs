@@ -26,6 +26,7 @@ pub mod agreement;
 pub mod boots;
 pub mod cd;
 pub mod code;
+pub mod esp;
 pub mod examples;
 pub mod exec_log;
 pub mod expected;

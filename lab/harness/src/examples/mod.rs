@@ -11,12 +11,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::cd;
-use crate::images::Images;
+use crate::images::{Images, UEFI_EXAMPLE};
 use crate::machine::{EXIT_PASSED, Machine, Outcome};
 use crate::report::{End, Transcript};
 use crate::scratch::Scratch;
 use crate::truth::{Record, hash};
+use crate::{cd, esp};
 use path::{Call, ExampleProgram, Summary};
 
 /// The profile on which the examples are booted.
@@ -25,7 +25,7 @@ const PROFILE: &str = "skylake";
 /// Number of processors that the examples `lossless` and `panic` trace.
 const PROCESSORS: u16 = 4;
 
-/// The time in which an example that GRUB boots has ended.
+/// The time in which an example that firmware boots has ended.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Returns the machine on which the example `name` is booted; `image` is its file.
@@ -34,6 +34,27 @@ pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str)
     let machine =
         Machine::kernel_on_monitor(images, image, &format!("profile={PROFILE} {monitor_options}"), "");
     machine.processors(processors(name))
+}
+
+/// Boots the example `name` as it is meant to be: as a kernel that the monitor starts, or by UEFI firmware from a disk.
+/// Calls `watch` for each line that it has written.
+///
+/// # Errors
+/// If the machine does not start, or the example ends without its closing line.
+pub fn run(
+    images: &Images,
+    name: &str,
+    image: &Path,
+    monitor_options: &str,
+    watch: impl FnMut(&str),
+) -> Result<Outcome> {
+    if name != UEFI_EXAMPLE {
+        return machine(images, name, image, monitor_options).run(watch);
+    }
+    let scratch = Scratch::new()?;
+    let disk = scratch.file("disk.img");
+    std::fs::write(&disk, esp::disk(&std::fs::read(image)?)?)?;
+    boot_medium(images, name, BootSource::Disk(disk), true, &scratch, watch)
 }
 
 /// Returns the number of processors of the machine on which an example is booted.
@@ -54,12 +75,25 @@ pub fn boot_by_grub(
     watch: impl FnMut(&str),
 ) -> Result<Outcome> {
     let scratch = Scratch::new()?;
-    let [cd, text] = ["cd.iso", "text"].map(|file| scratch.file(file));
+    let cd = scratch.file("cd.iso");
     cd::make(image, &scratch.file("tree"), &cd)?;
+    boot_medium(images, name, BootSource::Cdrom(cd), uefi, &scratch, watch)
+}
+
+/// Boots an example from a medium.
+fn boot_medium(
+    images: &Images,
+    name: &str,
+    source: BootSource,
+    uefi: bool,
+    scratch: &Scratch,
+    watch: impl FnMut(&str),
+) -> Result<Outcome> {
+    let text = scratch.file("text");
     let boot = Boot {
         monitor: images.monitor.clone(),
         options: format!("profile={PROFILE}"),
-        source: BootSource::Cdrom(cd),
+        source,
         uefi,
         recorder: vec![],
         processors: processors(name),
@@ -69,7 +103,7 @@ pub fn boot_by_grub(
         limit: Some(LIMIT),
         arguments: vec![],
     };
-    let booted = boot.run(&scratch, Console::File(&text), || false, |_| {})?;
+    let booted = boot.run(scratch, Console::File(&text), || false, |_| {})?;
     let text = String::from_utf8_lossy(&std::fs::read(&text)?).into_owned();
     ensure!(booted.ending == Ending::Exit(EXIT_PASSED), "it ended with {:?}:\n{text}", booted.ending);
     // UEFI firmware ends its own text without a newline.
@@ -88,9 +122,14 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
     let [run] = &outcome.transcript.runs[..] else { bail!("the example is one run, not several or none") };
     ensure!(run.name == name, "another example has run: {}", run.name);
     ensure!(run.end == Some(End::Ok), "it ended with {:?}", run.end);
+    if name == UEFI_EXAMPLE {
+        let base = outcome.transcript.other.iter().find_map(|line| line.strip_prefix("base 0x"));
+        let base = u64::from_str_radix(base.context("no base")?, 16)?;
+        return Shown { program: ExampleProgram::read_at(image, base)?, outcome }.snapshot("uefi_kernel");
+    }
     let evidence = Shown { program: ExampleProgram::read(image)?, outcome };
     match name {
-        "snapshot" => evidence.snapshot(),
+        "snapshot" => evidence.snapshot("snapshot"),
         "panic" => evidence.panic(),
         "fuzz-target" => evidence.fuzz_target(),
         "lossless" => evidence.lossless(),
@@ -146,23 +185,32 @@ impl Shown<'_> {
         self.program.calls(self.outcome.truth.session(session))
     }
 
-    /// Checks that the printed call tree is that of the truth, and that of the function as it is written.
-    fn snapshot(&self) -> Result<String> {
+    /// Checks that the printed call tree is that of the truth, and that of the function as it is written in this crate.
+    fn snapshot(&self, name: &str) -> Result<String> {
         let calls = self.calls(1)?;
-        let root = calls.iter().position(|call| call.name == "snapshot::traced");
+        let [traced, leaf] = ["traced", "leaf"].map(|function| format!("{name}::{function}"));
+        let root = calls.iter().position(|call| call.name == traced);
         let root = root.context("the traced function was not called")?;
         let depth = calls[root].depth;
         let executed = calls[root..].iter().take_while(|call| call.depth > depth || **call == calls[root]);
         let executed: Vec<_> = executed.map(|call| (call.depth - depth, call.name.clone())).collect();
-        let printed: Vec<_> = self.lines().filter_map(tree_line).collect();
+        let printed: Vec<_> = self.lines().filter_map(|line| self.tree_line(name, line)).collect();
         ensure!(printed == executed, "printed {printed:?}, executed {executed:?}");
 
-        let mut written = vec![(0, "snapshot::traced".to_owned())];
-        tower(4, 1, &mut written);
-        let leaf = (1, "snapshot::leaf".to_owned());
-        written.extend([leaf.clone(), leaf]);
+        let mut written = vec![(0, traced)];
+        tower(&format!("{name}::tower"), 4, 1, &mut written);
+        written.extend([(1, leaf.clone()), (1, leaf)]);
         ensure!(printed == written, "printed {printed:?}, written {written:?}");
         Ok(format!("the call tree of {} calls is the truth's", printed.len()))
+    }
+
+    /// Returns depth and name of a printed line of a call tree: a function of this crate, or its address.
+    fn tree_line(&self, of: &str, line: &str) -> Option<(i64, String)> {
+        let entry = line.trim_start();
+        let depth = (line.len() - entry.len()) / 2;
+        let address = entry.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let name = address.map_or_else(|| entry.to_owned(), |address| self.program.name(address));
+        name.starts_with(&format!("{of}::")).then_some((depth as i64, name))
     }
 
     /// Checks that on each processor the printed functions and branches are the last ones of the truth: one has
@@ -302,18 +350,11 @@ impl Shown<'_> {
 /// The function by which the example `panic` panics.
 const PANIC: &str = "core::panicking::panic_bounds_check";
 
-/// Returns depth and name of a printed line of a call tree.
-fn tree_line(line: &str) -> Option<(i64, String)> {
-    let name = line.trim_start();
-    let depth = (line.len() - name.len()) / 2;
-    name.starts_with("snapshot::").then(|| (depth as i64, name.to_owned()))
-}
-
 /// Adds the calls of the example's function `tower`, which calls itself for the height below and for half the height.
-fn tower(height: u32, depth: i64, calls: &mut Vec<(i64, String)>) {
-    calls.push((depth, "snapshot::tower".to_owned()));
+fn tower(name: &str, height: u32, depth: i64, calls: &mut Vec<(i64, String)>) {
+    calls.push((depth, name.to_owned()));
     if height > 0 {
-        tower(height - 1, depth + 1, calls);
-        tower(height / 2, depth + 1, calls);
+        tower(name, height - 1, depth + 1, calls);
+        tower(name, height / 2, depth + 1, calls);
     }
 }

@@ -79,6 +79,24 @@ impl ExampleProgram {
         Ok(all)
     }
 
+    /// Reads the file of a UEFI application, which was loaded at this address.
+    pub(super) fn read_at(image: &Path, base: u64) -> Result<Self> {
+        let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+        let pe = object::File::parse(&*file).with_context(|| format!("{} is no PE file", image.display()))?;
+        let Self { segments, functions } = Self::of(&pe)?;
+        let loaded = |address: u64| address - pe.relative_address_base() + base;
+        let starts: Vec<u64> = functions.keys().copied().collect();
+        // Its symbols have no sizes: a function ends where the next one begins.
+        let next = starts.iter().skip(1).copied().chain([u64::MAX]);
+        let functions = functions.into_iter().zip(next);
+        Ok(Self {
+            segments: segments.into_iter().map(|(address, bytes)| (loaded(address), bytes)).collect(),
+            functions: functions
+                .map(|((start, (_, name)), next)| (loaded(start), (next - start, name)))
+                .collect(),
+        })
+    }
+
     fn of(elf: &object::File<'_>) -> Result<Self> {
         let segments = elf.segments().map(|segment| Ok((segment.address(), segment.data()?.to_vec())));
         let functions =

@@ -1,7 +1,6 @@
 //! Guests that need not speak a protocol: the machine's own firmware, which boots a disk whose program traces itself,
 //! and a kernel.
 
-mod fat;
 mod multiboot;
 mod strangers;
 mod uefi;

@@ -7,13 +7,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use pugmark_harness::esp;
 use pugmark_harness::images::build_monitor;
 use pugmark_harness::linux::DebianKernel;
 use pugmark_harness::linux::packages::{folder, packages};
 use pugmark_harness::scratch::Scratch;
 use pugmark_launch::boot::{Boot, BootSource, Console, ModuleFile};
-
-use crate::{fat, uefi};
 
 /// A row of the table.
 struct Stranger {
@@ -179,7 +178,7 @@ fn run(stranger: &Stranger, scratch: &Scratch, source: BootSource, limit: Durati
 fn run_each(strangers: &[Stranger], limit: Duration) {
     for stranger in strangers {
         let scratch = Scratch::new().unwrap();
-        let missing = if stranger.uefi { uefi::missing() } else { None };
+        let missing = if stranger.uefi { esp::missing_firmware() } else { None };
         let source = match missing {
             Some(missing) => Err(anyhow::Error::msg(missing)),
             None => (stranger.source)(&scratch),
@@ -265,7 +264,7 @@ fn ipxe(_: &Scratch) -> Result<BootSource> {
 
 fn ipxe_for_uefi(scratch: &Scratch) -> Result<BootSource> {
     let image = scratch.file("disk");
-    fs::write(&image, fat::disk(&fs::read(packaged("ipxe", "boot/ipxe.efi")?)?))?;
+    fs::write(&image, esp::disk(&fs::read(packaged("ipxe", "boot/ipxe.efi")?)?)?)?;
     Ok(BootSource::Disk(image))
 }
 

@@ -3,26 +3,20 @@
 use std::arch::global_asm;
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::path::Path;
 
 use memmap2::Mmap;
 use pugmark_decoder_core::mode::ExecMode;
+use pugmark_harness::esp;
 use pugmark_harness::scratch::Scratch;
 use pugmark_launch::boot::{BootSource, RAM};
 
-use crate::{PASSED, assert_trace, boot, fat};
+use crate::{PASSED, assert_trace, boot};
 
 global_asm!(include_str!("uefi.s"));
 
 unsafe extern "C" {
     static uefi_program: u8;
     static uefi_program_end: u8;
-}
-
-/// The reason for which the tests of UEFI are skipped, if there is one.
-pub(crate) fn missing() -> Option<&'static str> {
-    let there = Path::new("/usr/share/OVMF/OVMF_CODE_4M.fd").exists();
-    (!there).then_some("there is no UEFI firmware OVMF (Debian's package ovmf)")
 }
 
 fn program() -> &'static [u8] {
@@ -69,13 +63,13 @@ fn assert_map(map: &[(u64, u64, u64)], guest: u64, hole: std::ops::Range<u64>) {
 #[test]
 fn an_application_traces_itself_the_firmware_and_another_processor() {
     const MIB: u64 = 1 << 20;
-    if let Some(reason) = missing() {
+    if let Some(reason) = esp::missing_firmware() {
         return println!("skipped: {reason}");
     }
     for (memory, processors) in [(384, 1), (600, 2)] {
         let scratch = Scratch::new().unwrap();
         let image = scratch.file("disk");
-        fs::write(&image, fat::disk(program())).unwrap();
+        fs::write(&image, esp::disk(program()).unwrap()).unwrap();
         let booted = boot(&scratch, BootSource::Disk(image), true, memory, processors);
         let text = fs::read_to_string(scratch.file("text")).unwrap();
         assert_eq!(booted.ending, PASSED, "{text}");
