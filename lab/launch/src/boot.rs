@@ -78,8 +78,8 @@ pub struct Boot {
     pub source: BootSource,
     /// The firmware that boots a disk or a CD is UEFI's, OVMF, and not the BIOS.
     pub uefi: bool,
-    /// The words before QEMU's by which a program starts QEMU that records the machine. That is without the monitor, and
-    /// QEMU itself boots a kernel: one for PVH or multiboot, or a bzImage, with one module at most.
+    /// The words before QEMU's by which a program starts QEMU that records the machine. That is without the monitor,
+    /// and QEMU itself boots a kernel: one for PVH or multiboot, or a bzImage, with one module at most.
     pub recorder: Vec<OsString>,
     /// Number of processors.
     pub processors: u16,

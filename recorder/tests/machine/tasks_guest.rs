@@ -2,8 +2,8 @@
 
 use std::arch::global_asm;
 
-// In virtual-8086 mode it calls functions, near and far, and its kernel by INT n, faults at HLT, and is interrupted by the
-// timer. It ends by port F4H.
+// In virtual-8086 mode it calls functions, near and far, and its kernel by INT n, faults at HLT, and is interrupted
+// by the timer. It ends by port F4H.
 global_asm!(
     r#"
     .section .rodata.tasks_guest, "a", @progbits

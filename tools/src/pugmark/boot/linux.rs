@@ -1,6 +1,6 @@
 //! Linux in the machine: a command and its files, which run in it as root.
 
-use super::{BootOptions, Stop, monitor, room, status_of, summary, write};
+use super::{BootOptions, StopReason, monitor, room, status_of, summary, write};
 use crate::output::tell;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -82,7 +82,7 @@ pub(super) fn run(options: &BootOptions, version: &LinuxVersion) -> Result<u8> {
         time_limits: TimeLimits { no_progress: Duration::MAX, total: Duration::MAX },
         ..LinuxMachine::new(kernel, initramfs)
     };
-    let stop = Stop::new(options.timeout);
+    let stop = StopReason::new(options.timeout);
     let outcome = machine.run_until(|| stop.is_due(), reporter(own.console));
     let stopped = stop.status();
     drop(stop);

@@ -23,7 +23,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
 };
-use terminal::{Stop, TIMED_OUT};
+use terminal::{StopReason, TIMED_OUT};
 
 /// The exit status if the machine could not be started, or the log could not be read.
 const FAILED: u8 = 125;
@@ -74,8 +74,8 @@ pub struct BootOptions {
     /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the monitor, so
-    /// the guest cannot trace itself
+    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the
+    /// monitor, so the guest cannot trace itself
     #[arg(long, value_name = "DIR", conflicts_with_all = ["truth", "monitor", "module"])]
     record: Option<PathBuf>,
     /// Record from here on: FUNCTION[+0xOFFSET] of the kernel, 0xADDRESS or count:N
@@ -123,7 +123,7 @@ pub fn run(options: &BootOptions) -> Result<u8> {
         tell(format_args!("warning: {}: {why}", options.medium()));
     }
     let scratch = Scratch::with_room(room(boot.memory, options.truth.is_some()))?;
-    let stop = Stop::new(options.timeout);
+    let stop = StopReason::new(options.timeout);
     let ended = boot.run(&scratch, Console::Terminal, || stop.is_due(), |line| tell(format_args!("{line}")));
     let stopped = stop.status();
     drop(stop);
