@@ -187,6 +187,43 @@ fn a_machine_is_recorded_without_the_monitor_to_its_end_or_a_signal() {
 }
 
 #[test]
+fn a_medium_that_no_firmware_starts_is_said() {
+    let scratch = Scratch::new().unwrap();
+    let file = scratch.file("no,iso");
+    fs::write(&file, "neither a disk nor a CD").unwrap();
+    for (option, why) in
+        [("--cdrom", "no boot record (El Torito)"), ("--disk", "first sector does not end with")]
+    {
+        let mut command = pugmark(&[option, file.to_str().unwrap(), "--timeout", "1"]);
+        let ended = command.env("PUGMARK_MONITOR", build_monitor().unwrap()).output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(124), "{said}");
+        assert!(said.contains("no,iso: no firmware starts it: ") && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_machine_runs_where_shared_memory_is_as_small_as_in_a_container() {
+    // The new file system hides what is in the old one. The disk ends the machine at once.
+    let disk = std::env::temp_dir().join(format!("pugmark-small-{}", std::process::id()));
+    let mut sector = [0; 512];
+    sector[..4].copy_from_slice(&[0xb0, 17, 0xe6, 0xf4]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    fs::write(&disk, sector).unwrap();
+    let script = "mount -t tmpfs -o size=1m none /dev/shm && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_pugmark"), "boot", "--disk"]);
+    command.arg(&disk).env("PUGMARK_MONITOR", build_monitor().unwrap()).stdin(Stdio::null());
+    let ended = command.output().unwrap();
+    fs::remove_file(&disk).unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    if said.contains("unshare") || said.contains("mount:") {
+        return println!("skipped: no file system can be mounted: {said}");
+    }
+    assert_eq!(ended.status.code(), Some(35), "{said}");
+}
+
+#[test]
 fn what_is_missing_is_named_with_its_package() {
     let scratch = Scratch::new().unwrap();
     let disk = scratch.file("disk");

@@ -1,5 +1,7 @@
 //! `cargo xtask`: one command for each thing that one does with Pugmark.
 
+#[cfg(test)]
+mod action;
 mod api;
 mod bare;
 mod bench;

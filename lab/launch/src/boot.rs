@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -78,8 +78,8 @@ pub struct Boot {
     pub source: BootSource,
     /// The firmware that boots a disk or a CD is UEFI's, OVMF, and not the BIOS.
     pub uefi: bool,
-    /// The words before QEMU's by which a program starts QEMU that records the machine. That is without the monitor, and
-    /// QEMU itself boots a kernel: one for PVH or multiboot, or a bzImage, with one module at most.
+    /// The words before QEMU's by which a program starts QEMU that records the machine. That is without the monitor,
+    /// and QEMU itself boots a kernel: one for PVH or multiboot, or a bzImage, with one module at most.
     pub recorder: Vec<OsString>,
     /// Number of processors.
     pub processors: u16,
@@ -150,11 +150,11 @@ impl Boot {
                 break if stopped() { Ending::Stopped } else { Ending::of(status) };
             }
             if stopped() {
-                machine.end(self.grace())?;
+                self.end(&mut machine)?;
                 break Ending::Stopped;
             }
             if self.limit.is_some_and(|limit| started.elapsed() > limit) {
-                machine.end(self.grace())?;
+                self.end(&mut machine)?;
                 break Ending::TimedOut;
             }
             std::thread::sleep(CHECK_EVERY);
@@ -172,8 +172,38 @@ impl Boot {
         Ok(Booted { ending, truth })
     }
 
-    fn grace(&self) -> Duration {
-        if self.recorder.is_empty() { GRACE } else { RECORDERS_GRACE }
+    fn end(&self, machine: &mut Running) -> Result<()> {
+        if self.recorder.is_empty() {
+            return machine.end(GRACE);
+        }
+        machine.ask()?;
+        machine.end(RECORDERS_GRACE)
+    }
+
+    /// Returns the words about a medium that no firmware starts; `None` if there is nothing to say.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn doubt(&self) -> Result<Option<&'static str>> {
+        let (image, at, record) = match &self.source {
+            BootSource::Kernel { .. } => return Ok(None),
+            // The last bytes of the first sector; the El Torito specification, "Boot Record Volume Descriptor".
+            BootSource::Disk(image) => (image, 510, &b"\x55\xaa"[..]),
+            BootSource::Cdrom(image) => (image, 0x8801, &b"CD001\x01EL TORITO SPECIFICATION"[..]),
+        };
+        let cannot_read = || format!("cannot read {}", image.display());
+        if disk_format(image)? == "qcow2" {
+            return Ok(None);
+        }
+        let mut found = vec![];
+        let mut file = fs::File::open(image).with_context(cannot_read)?;
+        file.seek(SeekFrom::Start(at)).with_context(cannot_read)?;
+        file.take(record.len() as u64).read_to_end(&mut found).with_context(cannot_read)?;
+        Ok(match &self.source {
+            _ if found == record => None,
+            BootSource::Cdrom(_) => Some("no firmware starts it: it has no boot record (El Torito)"),
+            _ => Some("no firmware starts it: its first sector does not end with 55H and AAH"),
+        })
     }
 
     /// Returns the guest's files that must be in the machine's memory.
@@ -349,7 +379,10 @@ fn drive(medium: &BootSource) -> Result<[OsString; 2]> {
         BootSource::Cdrom(image) => (image, "media=cdrom,readonly=on,"),
     };
     let format = disk_format(image)?;
-    Ok(["-drive".into(), with_path(&format!("if=ide,{kind}format={format},file="), image)])
+    // The guest may write to the disk; that of others does not change.
+    let is_read_only = kind.is_empty() && fs::File::options().write(true).open(image).is_err();
+    let snapshot = if is_read_only { "snapshot=on," } else { "" };
+    Ok(["-drive".into(), with_path(&format!("if=ide,{kind}{snapshot}format={format},file="), image)])
 }
 
 /// Returns QEMU's name for the format of a disk's image.
@@ -389,6 +422,36 @@ mod tests {
         }
         let error = disk_format(&scratch.file("no")).unwrap_err().to_string();
         assert!(error.starts_with("cannot read ") && error.ends_with("/no"), "{error}");
+    }
+
+    #[test]
+    fn a_medium_that_no_firmware_starts_is_doubted_and_one_that_nobody_may_write_is_not_written() {
+        let scratch = Scratch::new().unwrap();
+        let image = scratch.file("image");
+        let mut cd = vec![0; 0x9000];
+        let record = b"\0CD001\x01EL TORITO SPECIFICATION\0";
+        cd[0x8800..0x8800 + record.len()].copy_from_slice(record);
+        let mut sector = vec![0; 512];
+        sector[510..].copy_from_slice(b"\x55\xaa");
+        let [disk, medium] = [BootSource::Disk(image.clone()), BootSource::Cdrom(image.clone())];
+        for (bytes, source, is_doubted) in [
+            (&sector, &disk, false),
+            (&sector[..511].to_vec(), &disk, true),
+            (&vec![], &disk, true),
+            (&b"QFI\xfb".to_vec(), &disk, false),
+            (&cd, &medium, false),
+            (&cd, &disk, true),
+            (&sector, &medium, true),
+        ] {
+            fs::write(&image, bytes).unwrap();
+            assert_eq!(boot(source.clone()).doubt().unwrap().is_some(), is_doubted, "{source:?}");
+        }
+        assert!(!drive(&disk).unwrap()[1].to_str().unwrap().contains("snapshot"));
+        // A program that is executed cannot be written, not by root either.
+        let own = std::env::current_exe().unwrap();
+        assert!(
+            drive(&BootSource::Disk(own)).unwrap()[1].to_str().unwrap().contains("snapshot=on,format=raw,")
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -51,22 +52,30 @@ impl Running {
         Ok(self.0.try_wait()?)
     }
 
-    /// Asks the machine to end, and waits for it, for this time at most; then ends it.
+    /// Waits until the machine ends by itself, for this time at most; then ends it.
     ///
     /// # Errors
     /// If the system does not tell.
     pub fn end(&mut self, grace: Duration) -> Result<()> {
         let asked = Instant::now();
-        if self.status()?.is_none() {
-            // SAFETY: it takes numbers. The process is not waited for yet, so the number is its own.
-            unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
-        }
         while self.status()?.is_none() {
             if asked.elapsed() > grace {
                 self.0.kill()?;
                 self.0.wait()?;
             }
             std::thread::sleep(CHECK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Asks a recorder to end: it has a trace to write.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn ask(&mut self) -> Result<()> {
+        if self.status()?.is_none() {
+            // SAFETY: it takes numbers. The process is not waited for yet, so the number is its own.
+            unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
         }
         Ok(())
     }
@@ -88,7 +97,8 @@ impl Running {
         Ok(receiver)
     }
 
-    /// Waits for the machine's end, and returns the status and the standard error output.
+    /// Waits for the machine's end, and returns the status and the standard error output. The status is the negated
+    /// number of a signal that has ended it.
     ///
     /// # Errors
     /// If the output cannot be read.
@@ -97,7 +107,8 @@ impl Running {
         if let Some(mut pipe) = self.0.stderr.take() {
             pipe.read_to_string(&mut stderr)?;
         }
-        Ok((self.0.wait()?.code().unwrap_or(-1), stderr))
+        let status = self.0.wait()?;
+        Ok((status.code().unwrap_or_else(|| -status.signal().unwrap_or_default()), stderr))
     }
 }
 

@@ -50,10 +50,11 @@ pub struct RecordOptions {
     /// True if the program is QEMU's system emulator, and the machine that it emulates is recorded: every processor, at
     /// all levels.
     pub machine: bool,
-    /// The file with the names of a machine's functions, at which its tracing starts and stops: an ELF file, or a text as
-    /// System.map and /proc/kallsyms are. If it is `None`, the emulator's kernel, if that is an ELF file.
+    /// The file with the names of a machine's functions, at which its tracing starts and stops: an ELF file, or a
+    /// text as System.map and /proc/kallsyms are. If it is `None`, the emulator's kernel, if that is an ELF file.
     pub kernel_symbols: Option<PathBuf>,
-    /// The distance of a machine's functions from where that file has them: that by which Linux has moved itself (KASLR).
+    /// The distance of a machine's functions from where that file has them: that by which Linux has moved itself
+    /// (KASLR).
     pub kernel_offset: u64,
     /// True if signals that would end this process end the recording instead and are passed on to the program. This
     /// changes the signal handlers of the whole process, so it is for a process that does nothing else.

@@ -315,9 +315,9 @@ unsafe extern "C" {
 }
 
 /// Returns the contents of the guest's option ROM, whose bytes have the sum 0.
-pub(crate) fn rom() -> [u8; BYTES] {
+pub(crate) fn rom() -> Vec<u8> {
     // SAFETY: the assembly above has that many bytes, which nobody changes.
     let mut rom = unsafe { machine_guest };
     rom[BYTES - 1] = rom.iter().fold(0, |sum: u8, byte| sum.wrapping_sub(*byte));
-    rom
+    rom.into()
 }

@@ -5,6 +5,7 @@
 
 mod decoded;
 mod guest;
+mod tasks_guest;
 
 use decoded::{Step, Steps, decode};
 use pugmark_recorder::{Cause, Ending, Missing, RecordError, RecordOptions, Recording, record};
@@ -22,19 +23,24 @@ const REPEATABLE: &str = "-icount shift=3,sleep=off -rtc base=2026-01-01,clock=v
     -device isa-debug-exit,iobase=0xf4,iosize=4 -option-rom ";
 
 /// A folder for one test, removed when it is over.
-struct Folder(PathBuf);
+struct Folder(PathBuf, Vec<u8>);
 
 impl Folder {
     fn new(name: &str) -> Self {
+        Self::of(name, guest::rom())
+    }
+
+    /// Makes a folder for this guest, an option ROM.
+    fn of(name: &str, rom: Vec<u8>) -> Self {
         let folder = std::env::temp_dir().join(format!("pugmark-machine-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+        Self(folder, rom)
     }
 
     /// Returns the arguments with which QEMU executes the guest.
     fn arguments(&self) -> Vec<String> {
         let rom = self.0.join("rom");
-        fs::write(&rom, guest::rom()).unwrap();
+        fs::write(&rom, &self.1).unwrap();
         format!("{REPEATABLE}{}", rom.display()).split(' ').map(String::from).collect()
     }
 
@@ -113,16 +119,29 @@ fn a_machine_is_recorded_from_its_reset_to_its_end_as_qemu_has_executed_it() {
         return;
     }
     let folder = Folder::new("log");
+    let found = as_qemu_logs(&folder);
+    // The guest writes them to CR3.
+    assert!([0x1_4000, 0x1_0000].iter().all(|space| found.spaces.contains(space)), "{:x?}", found.spaces);
+}
+
+#[test]
+fn a_task_in_virtual_8086_mode_is_recorded_as_qemu_has_executed_it() {
+    if is_missing() {
+        return;
+    }
+    as_qemu_logs(&Folder::of("virtual", tasks_guest::rom()));
+}
+
+/// Records the guest, checks that QEMU's log has what the trace has, and returns that.
+fn as_qemu_logs(folder: &Folder) -> Steps {
     let recording = folder.record(&[], |_| ());
     assert_eq!(recording.ending, Ending::Exit(guest::STATUS));
     let found = check(&recording, 1);
-    // The guest writes them to CR3.
-    assert!([0x1_4000, 0x1_0000].iter().all(|space| found.spaces.contains(space)), "{:x?}", found.spaces);
     let mut steps = found.without_repetitions().peekable();
     // The reset vector.
     assert_eq!(steps.peek(), Some(&Step::Executed(0xfff0)));
     let (mut last, mut number, mut events, mut unfinished) = (None, 0, 0, 0);
-    log(&folder, |address| {
+    log(folder, |address| {
         // An instruction that repeats itself is one.
         if last.replace(address) == Some(address) {
             return;
@@ -143,6 +162,8 @@ fn a_machine_is_recorded_from_its_reset_to_its_end_as_qemu_has_executed_it() {
     });
     assert_eq!((steps.next(), unfinished), (None, 1));
     assert!(events > 1000, "{events} interrupts and exceptions");
+    drop(steps);
+    found
 }
 
 #[test]

@@ -210,6 +210,9 @@ impl LinuxMachine {
             let wait =
                 progress.wait(Instant::now()).map_err(|reason| outcome.failed(&anyhow!("{reason}")))?;
             if stopped() {
+                if !self.recorder.is_empty() {
+                    machine.ask()?;
+                }
                 machine.end(if self.recorder.is_empty() { GRACE } else { RECORDERS_GRACE })?;
                 outcome.hear(monitor.rest()?, &mut watch);
                 outcome.stopped = true;
@@ -345,7 +348,11 @@ impl LinuxMachine {
 /// Returns the error for a machine that has ended before its guest has sent everything, with QEMU's own message.
 fn ended_early(status: i32, stderr: &str) -> anyhow::Error {
     let separator = if stderr.trim().is_empty() { "" } else { ": " };
-    anyhow!("the machine ended with status {status}{separator}{}", stderr.trim())
+    let how = match status {
+        ..0 => format!("was ended by signal {}", -status),
+        status => format!("ended with status {status}"),
+    };
+    anyhow!("the machine {how}{separator}{}", stderr.trim())
 }
 
 fn read_console(console: impl BufRead, sender: &Sender<Read>) {

@@ -88,8 +88,8 @@ impl Packages {
         }
     }
 
-    /// Returns the ELF file of a kernel with the names of its functions. `symbols` gets the text of its /proc/kallsyms, if
-    /// the names are not known yet.
+    /// Returns the ELF file of a kernel with the names of its functions. `symbols` gets the text of its
+    /// /proc/kallsyms, if the names are not known yet.
     ///
     /// # Errors
     /// If a file cannot be read or written, or those of `symbols`.

@@ -1,6 +1,6 @@
 //! Linux in the machine: a command and its files, which run in it as root.
 
-use super::{BootOptions, Stop, monitor, status_of, summary, write};
+use super::{BootOptions, StopReason, monitor, room, status_of, summary, write};
 use crate::output::tell;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -58,9 +58,10 @@ pub(super) fn run(options: &BootOptions, version: &LinuxVersion) -> Result<u8> {
         ensure!(!folder.exists(), "--symfs {}: it exists already", folder.display());
         guest.files().write_to(folder)?;
     }
-    let scratch = Scratch::new()?;
-    let initramfs = scratch.file("initramfs");
     let archive = guest.files().archive()?;
+    let memory = options.memory.unwrap_or_else(|| memory(archive.len() as u64));
+    let scratch = Scratch::with_room(room(memory, options.truth.is_some()) + archive.len() as u64)?;
+    let initramfs = scratch.file("initramfs");
     fs::write(&initramfs, &archive).with_context(|| format!("cannot write {}", initramfs.display()))?;
     let mode = if options.truth.is_some() { "full" } else { "hash" };
     let (kernel, monitor) = match &options.record {
@@ -74,14 +75,14 @@ pub(super) fn run(options: &BootOptions, version: &LinuxVersion) -> Result<u8> {
         monitor,
         recorder: options.recorder()?,
         processors: options.processors,
-        memory: Some(options.memory.unwrap_or_else(|| memory(archive.len() as u64))),
+        memory: Some(memory),
         words: options.append.clone().unwrap_or_default(),
         interactive: options.arguments.is_empty(),
         // A user who waits can end the run.
         time_limits: TimeLimits { no_progress: Duration::MAX, total: Duration::MAX },
         ..LinuxMachine::new(kernel, initramfs)
     };
-    let stop = Stop::new(options.timeout);
+    let stop = StopReason::new(options.timeout);
     let outcome = machine.run_until(|| stop.is_due(), reporter(own.console));
     let stopped = stop.status();
     drop(stop);

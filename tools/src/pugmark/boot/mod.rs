@@ -15,8 +15,15 @@ use pugmark_launch::{
     truth::{Sum, Truth},
 };
 use pugmark_recorder::Trigger;
-use std::{env, ffi::OsString, fs::File, io::BufWriter, io::Write, path::PathBuf};
-use terminal::{Stop, TIMED_OUT};
+use std::{
+    env,
+    ffi::OsString,
+    fs::File,
+    io::BufWriter,
+    io::Write,
+    path::{Path, PathBuf},
+};
+use terminal::{StopReason, TIMED_OUT};
 
 /// The exit status if the machine could not be started, or the log could not be read.
 const FAILED: u8 = 125;
@@ -67,8 +74,8 @@ pub struct BootOptions {
     /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the monitor, so
-    /// the guest cannot trace itself
+    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the
+    /// monitor, so the guest cannot trace itself
     #[arg(long, value_name = "DIR", conflicts_with_all = ["truth", "monitor", "module"])]
     record: Option<PathBuf>,
     /// Record from here on: FUNCTION[+0xOFFSET] of the kernel, 0xADDRESS or count:N
@@ -112,8 +119,11 @@ pub fn run(options: &BootOptions) -> Result<u8> {
         return linux::run(options, version);
     }
     let boot = options.boot()?;
-    let scratch = Scratch::new()?;
-    let stop = Stop::new(options.timeout);
+    if let Some(why) = boot.doubt()? {
+        tell(format_args!("warning: {}: {why}", options.medium()));
+    }
+    let scratch = Scratch::with_room(room(boot.memory, options.truth.is_some()))?;
+    let stop = StopReason::new(options.timeout);
     let ended = boot.run(&scratch, Console::Terminal, || stop.is_due(), |line| tell(format_args!("{line}")));
     let stopped = stop.status();
     drop(stop);
@@ -130,6 +140,13 @@ pub fn run(options: &BootOptions) -> Result<u8> {
     Ok(status(ending, stopped))
 }
 
+/// Returns the bytes that a machine takes whose guest has this memory in MiB: with the monitor's own, and its log.
+const fn room(memory: u64, logs_each: bool) -> u64 {
+    const MONITORS: u64 = 64;
+    const LOG: u64 = 256;
+    memory.saturating_add(MONITORS + if logs_each { LOG } else { 1 }).saturating_mul(1 << 20)
+}
+
 /// Returns the exit status for a run that has failed.
 #[must_use]
 pub fn failure(_: &anyhow::Error) -> u8 {
@@ -140,7 +157,10 @@ pub fn failure(_: &anyhow::Error) -> u8 {
 fn status(ending: Ending, stopped: Option<u8>) -> u8 {
     match ending {
         Ending::Exit(status) => status_of(status),
-        Ending::Signal(signal) => status_of(BY_SIGNAL + signal),
+        Ending::Signal(signal) => {
+            tell(format_args!("QEMU was ended by signal {signal}"));
+            status_of(BY_SIGNAL + signal)
+        }
         Ending::Stopped => stopped.unwrap_or(FAILED),
         Ending::TimedOut => TIMED_OUT,
     }
@@ -189,6 +209,11 @@ impl BootOptions {
             limit: None,
             arguments: self.arguments.clone(),
         })
+    }
+
+    fn medium(&self) -> std::path::Display<'_> {
+        let SourceOptions { disk, cdrom, kernel, .. } = &self.source;
+        disk.as_ref().or(cdrom.as_ref()).or(kernel.as_ref()).map_or(Path::new(""), PathBuf::as_path).display()
     }
 
     /// Returns the words before QEMU's if the machine is recorded.

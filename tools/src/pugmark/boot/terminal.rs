@@ -18,13 +18,13 @@ extern "C" fn note(signal: libc::c_int) {
 }
 
 /// The reasons to stop a machine: a signal, or a time limit.
-pub(super) struct Stop {
+pub(super) struct StopReason {
     terminal: Terminal,
     started: Instant,
     limit: Option<Duration>,
 }
 
-impl Stop {
+impl StopReason {
     /// Notes signals from now on, and the time. `limit` is in seconds.
     pub(super) fn new(limit: Option<u64>) -> Self {
         Self { terminal: Terminal::begin(), started: Instant::now(), limit: limit.map(Duration::from_secs) }

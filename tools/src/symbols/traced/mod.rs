@@ -359,9 +359,9 @@ fn own_vdso() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Finds where the code of a file was loaded, as a distance: of the file's pages that are in the traced code with the
-/// same bytes, most were moved by it. `None` if there is no such page. A kernel patches itself, in each page: it is at its
-/// own addresses if most bytes there are its own.
+/// Finds where the code of a file was loaded, as a distance: of the file's pages that are in the traced code with
+/// the same bytes, most were moved by it. `None` if there is no such page. A kernel patches itself, in each page: it
+/// is at its own addresses if most bytes there are its own.
 pub(crate) fn moved(file: &object::File<'_>, code: &[Section<'_>]) -> Option<u64> {
     if file.kind() == object::ObjectKind::Executable && is_at_own_addresses(file, code) {
         return Some(0);

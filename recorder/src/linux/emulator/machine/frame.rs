@@ -6,7 +6,7 @@
 
 use super::blocks::MachineBlock;
 use crate::linux::block::Exit;
-use pugmark_model::DeliveryKind;
+use pugmark_model::{DeliveryKind, ExecMode};
 
 /// The vector of an event that nothing is known of: that of a local APIC's timer in Linux. Only event trace packets
 /// would have it, which are not written.
@@ -17,8 +17,11 @@ pub(super) const UNKNOWN: u8 = crate::linux::pt_unit::TIMER_VECTOR;
 pub(super) struct Frame {
     vector: u16,
     has_error_code: bool,
-    words: [u64; 3],
+    words: [u64; 4],
 }
+
+/// EFLAGS.VM: the interrupted code is in virtual-8086 mode, which is at level 3, whatever its segments are.
+const VIRTUAL_8086: u64 = 1 << 17;
 
 /// The place at which an event came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,8 @@ impl Came {
             };
         }
         match block.exit {
+            // The emulator begins an instruction again that has written to its own page, also the last one.
+            _ if is_like && place == block.ip(last) => Self::ByItself { retired: last },
             Exit::Repeated => event(last, DeliveryKind::Interrupt, block.ip(last).into()),
             Exit::At(target) => event(begun, DeliveryKind::Interrupt, target.into()),
             _ => event(begun, DeliveryKind::Interrupt, block.end().into()),
@@ -87,7 +92,7 @@ impl Came {
 impl Frame {
     /// Makes a frame of the words of a message.
     pub(super) fn new(what: u32, words: &[u32]) -> Self {
-        let mut frame = Self { vector: what as u16, has_error_code: what >> 16 != 0, words: [0; 3] };
+        let mut frame = Self { vector: what as u16, has_error_code: what >> 16 != 0, words: [0; 4] };
         for (word, [low, high]) in frame.words.iter_mut().zip(words.as_chunks().0) {
             *word = u64::from(*low) | u64::from(*high) << 32;
         }
@@ -97,8 +102,11 @@ impl Frame {
     /// Returns how a block of which this number of instructions began was left for the handler; `None` if the frame
     /// does not fit to it: then no event was delivered, or several.
     pub(super) fn place(&self, before: &MachineBlock, begun: usize) -> Option<Came> {
-        let [with, without] =
-            [1, 0].map(|at| EventPlace { ip: self.words[at], cpl: Some(self.words[at + 1] as u8 & 3) });
+        let [with, without] = [1, 0].map(|at| {
+            let [ip, cs, flags] = [at, at + 1, at + 2].map(|at| self.words[at]);
+            let is_virtual = before.mode != ExecMode::Bits64 && flags & VIRTUAL_8086 != 0;
+            EventPlace { ip, cpl: Some(if is_virtual { 3 } else { cs as u8 & 3 }) }
+        });
         let both = if self.has_error_code { [with, without] } else { [without, with] };
         // Another reading than the vector's only counts where nothing but the address can fit.
         let vector = u8::try_from(self.vector).unwrap_or(UNKNOWN);
@@ -150,7 +158,6 @@ fn came(before: &MachineBlock, begun: usize, at: EventPlace, vector: u8) -> Opti
 mod tests {
     use super::*;
     use crate::linux::block::Block;
-    use pugmark_model::ExecMode;
 
     const START: u64 = 0x1000;
 
@@ -202,14 +209,34 @@ mod tests {
             let before = block(last);
             for has_error_code in [false, true] {
                 // An error code that could be an address of the block's, too.
-                let words = if has_error_code { [START + 7, ip, 0x33] } else { [ip, 0x33, 2] };
+                let words = if has_error_code { [START + 7, ip, 0x33, 2] } else { [ip, 0x33, 2, 0] };
                 let frame = Frame { vector: 13, has_error_code, words };
                 assert_eq!(frame.place(&before, begun), expected, "{last:x?} {begun} {ip:x}");
             }
         }
         // No interrupt of hardware pushes an error code, even if it has the vector of an exception that does.
-        let frame = Frame { vector: 13, has_error_code: true, words: [START + 3, 0x33, 0x202] };
+        let frame = Frame { vector: 13, has_error_code: true, words: [START + 3, 0x33, 0x202, 0] };
         assert_eq!(frame.place(&block(NOP), 3), event(3, Interrupt, START + 3));
+    }
+
+    #[test]
+    fn virtual_8086_mode_is_at_level_3_whatever_its_segment_is() {
+        let block = Block::of_machine(START, &[1], &[0x90], ExecMode::Bits16).unwrap();
+        let before = MachineBlock { block, mode: ExecMode::Bits16, cpl: 3 };
+        for (flags, cpl) in [(VIRTUAL_8086 | 2, 3), (2, 0)] {
+            for has_error_code in [false, true] {
+                let frame = [START + 1, 0x7c0, flags];
+                let words = if has_error_code {
+                    [0, frame[0], frame[1], frame[2]]
+                } else {
+                    [frame[0], frame[1], frame[2], 0]
+                };
+                let frame = Frame { vector: 13, has_error_code, words };
+                let at = EventPlace { ip: START + 1, cpl: Some(cpl) };
+                let expected = Came::Event { retired: 1, kind: DeliveryKind::Interrupt, vector: 13, at };
+                assert_eq!(frame.place(&before, 1), Some(expected));
+            }
+        }
     }
 
     #[test]
@@ -231,6 +258,8 @@ mod tests {
             (&[0x90], 0, 0x8000, event(0, DeliveryKind::Interrupt, START)),
             (&[0xf3, 0xa4], 3, START + 2, itself(2)),
             (&[0xf3, 0xa4], 3, START + 4, itself(3)),
+            // The emulator begins the last instruction again.
+            (&[0xe8, 0, 0, 0, 0], 3, START + 2, itself(2)),
             (&[0xc3], 3, 0x8000, itself(3)),
             (&[0xeb, 0x10], 3, 0x8000, event(3, DeliveryKind::Interrupt, START + 0x14)),
         ] {

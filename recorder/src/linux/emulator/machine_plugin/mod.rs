@@ -44,8 +44,9 @@ static PROCESSORS: [AtomicPtr<VirtualProcessor>; VCPUS] = [const { AtomicPtr::ne
 /// The processor that has begun the last block, while they share one count.
 static LAST: AtomicPtr<VirtualProcessor> = AtomicPtr::new(null_mut());
 
-/// The words of a frame that a message has, whatever their size in memory: the address, or an error code before it.
-const FRAME_WORDS: usize = 3;
+/// The words of a frame that a message has, whatever their size in memory: address, segment and flags, and an error
+/// code before them if there is one.
+const FRAME_WORDS: usize = 4;
 
 /// One virtual processor.
 struct VirtualProcessor {
