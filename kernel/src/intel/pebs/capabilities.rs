@@ -93,7 +93,9 @@ impl PebsCapabilities {
         }
         let capabilities: PerfCapabilities = msr.read()?;
         let number = capabilities.pebs_format();
-        let Some(format) = Format::from_capabilities(number) else {
+        // The records of architectural PEBS do not go into the DS area.
+        let in_area = |format: &Format| *format != Format::Architectural;
+        let Some(format) = Format::from_capabilities(number).filter(in_area) else {
             return Ok(Err(Missing::PebsFormat { number }));
         };
         let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
