@@ -3,8 +3,8 @@
 //! A header's bits 15:0 are the fragment's size with the header, bit 30 is set in 64-bit mode, and bit 31 if the record
 //! continues in the next fragment; so does one without any of the bits above the size. The bits above list the groups,
 //! which follow in this order: basic (bit 63), auxiliary (62), general-purpose registers (61), registers of XSAVE (XMM
-//! 49, the upper halves of YMM 50, the opmasks 53, the upper halves of ZMM 54, ZMM16 to ZMM31 55), last branches (41:40: 8,
-//! 16, or as many as their header says), counters (39:35).
+//! 49, the upper halves of YMM 50, the opmasks 53, the upper halves of ZMM 54, ZMM16 to ZMM31 55), last branches
+//! (41:40: 8, 16, or as many as their header says), counters (39:35).
 //!
 //! Source: Linux, `arch/x86/include/asm/perf_event.h`, `struct arch_pebs_header` and those after it, and
 //! `arch/x86/events/intel/ds.c`, `setup_arch_pebs_sample_data`; for the registers beyond XMM the series "Support vector

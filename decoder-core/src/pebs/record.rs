@@ -130,8 +130,9 @@ impl<'a> PebsRecord<'a> {
 
     /// Writes the record to the start of `out` and returns its size in bytes.
     ///
-    /// A field that the format does not have is omitted. A field that the record does not have is 0. In the adaptive and
-    /// the architectural format, the fields of the record determine the groups. An architectural record is one fragment.
+    /// A field that the format does not have is omitted. A field that the record does not have is 0. In the adaptive
+    /// and the architectural format, the fields of the record determine the groups. An architectural record is one
+    /// fragment.
     ///
     /// # Errors
     /// `out` is too short, or a value does not fit.
