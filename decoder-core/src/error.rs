@@ -144,16 +144,22 @@ pub enum ErrorKind {
         /// The target in the record.
         to: u64,
     },
-    /// The size that an adaptive PEBS record gives differs from the size of its groups.
+    /// The size that an adaptive PEBS record gives differs from the size of its groups, or an architectural one gives a
+    /// smaller size.
     RecordSize {
         /// The size that the record gives.
         size: usize,
         /// The size of its groups.
         groups: usize,
     },
-    /// An adaptive PEBS record has unknown groups.
+    /// An adaptive or architectural PEBS record has unknown groups.
     UnknownGroups {
-        /// Its record format, bits 31:0.
+        /// Its record format: bits 31:0 of an adaptive record, bits 63:32 of an architectural one's header.
+        format: u32,
+    },
+    /// A fragment of an architectural PEBS record has a group that an earlier one has.
+    RepeatedGroups {
+        /// Bits 63:32 of its header.
         format: u32,
     },
     /// The number of last branches is not between 1 and 32, the capacity of an adaptive PEBS record.
@@ -270,6 +276,9 @@ impl fmt::Display for ErrorKind {
                 write!(f, "a PEBS record of {size} bytes whose groups have {groups}")
             }
             Self::UnknownGroups { format } => write!(f, "a PEBS record of unknown groups: {format:#x}"),
+            Self::RepeatedGroups { format } => {
+                write!(f, "a PEBS record of groups that it has already: {format:#x}")
+            }
             Self::LastBranchCount { count } => {
                 write!(f, "a PEBS record of {count} last branches, it holds 1 to 32")
             }
@@ -336,6 +345,7 @@ mod tests {
                 "a PEBS record of 40 bytes whose groups have 32",
             ),
             (ErrorKind::UnknownGroups { format: 0x80 }, "a PEBS record of unknown groups: 0x80"),
+            (ErrorKind::RepeatedGroups { format: 0x80 }, "a PEBS record of groups that it has already: 0x80"),
             (ErrorKind::LastBranchCount { count: 33 }, "a PEBS record of 33 last branches, it holds 1 to 32"),
             (ErrorKind::UnknownBlock { kind: 3 }, "a block of the unknown type 3"),
             (ErrorKind::UnknownBlockItem { kind: 4, id: 9 }, "a block of type 4 with the unknown item 9"),

@@ -213,9 +213,8 @@
 //!
 //! # Not supported yet
 //!
-//! - output to the trace transport subsystem
-//! - the registers of trigger tracing
-//! - PEBS load latency
+//! Triggers of Intel PT are enumerated ([`Triggers`](intel::pt::Triggers)), and TRIG packets decoded; the driver does
+//! not program them.
 //!
 //! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON if [`VmxTracing`] requires
 //! it, and before a processor sleeps or goes offline. Guests are traced by

@@ -30,9 +30,11 @@
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)", "PEBS Record Format" and the
 //! tables "PEBS Record Format" of each microarchitecture; for format 4 "Adaptive PEBS". For formats 5 and 6 Linux,
-//! `arch/x86/events/intel/ds.c` and `arch/x86/include/asm/perf_event.h`, by Intel's authors.
+//! `arch/x86/events/intel/ds.c` and `arch/x86/include/asm/perf_event.h`, by Intel's authors; so for architectural
+//! PEBS, whose records ([`Format::Architectural`]) are in a buffer of their own.
 
 mod adaptive;
+mod architectural;
 mod blocks;
 mod counters;
 mod fixed;
@@ -47,4 +49,4 @@ pub use blocks::{PebsAssembly, PebsBlocks, TracedRecord};
 pub use counters::CounterValues;
 pub use memory::{DataSourceEncoding, Memory, TxAbort};
 pub use record::{Format, PebsRecord, PebsRecords, SampledBranch, SampledBranches};
-pub use registers::Registers;
+pub use registers::{Registers, VectorRegisters};

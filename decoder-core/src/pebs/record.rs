@@ -1,7 +1,7 @@
 //! A PEBS record, and the records of a buffer.
 
 use super::words::WordReader;
-use super::{CounterValues, Memory, Registers, TxAbort, adaptive, fixed};
+use super::{CounterValues, Memory, Registers, TxAbort, VectorRegisters, adaptive, architectural, fixed};
 use crate::{Error, ErrorKind};
 
 /// The layout of PEBS records in memory.
@@ -20,6 +20,8 @@ pub enum Format {
     /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in the place of the counter reset
     /// values ([`Format::general_resets`]). Format 6 has one more group: [`CounterValues`].
     Adaptive,
+    /// Format 15, architectural PEBS: fragments of groups, at least 16 bytes each. The records are not in the DS area.
+    Architectural,
 }
 
 /// A PEBS record.
@@ -39,15 +41,21 @@ pub struct PebsRecord<'a> {
     pub tx_abort: Option<TxAbort>,
     /// The time-stamp counter.
     pub tsc: Option<u64>,
-    /// Cycles from the retirement of the previous instruction to that of this one; 0 if the processor does not report
-    /// it.
+    /// Cycles from the retirement of the previous instruction to that of this one; 0 or `None` if the processor does
+    /// not report it.
     pub retire_latency: Option<u16>,
     /// XMM0 to XMM15.
     pub xmm: Option<&'a [u8; 256]>,
     /// The last branches, the latest first.
     pub branches: Option<SampledBranches<'a>>,
-    /// The values of counters when the record was stored. Only in format 6.
+    /// The values of counters when the record was stored. Only in format 6 and in architectural records.
     pub counters: Option<CounterValues<'a>>,
+    /// SSP, the shadow stack pointer. Only in architectural records.
+    pub ssp: Option<u64>,
+    /// The vector registers beyond XMM0 to XMM15. Only in architectural records.
+    pub vectors: VectorRegisters<'a>,
+    /// True if the processor was in 64-bit mode. Only in architectural records.
+    pub mode_64: Option<bool>,
 }
 
 /// Last branch records in a PEBS record, the latest first.
@@ -75,6 +83,7 @@ impl Format {
             2 => Some(Self::Transaction),
             3 => Some(Self::Time),
             4..=6 => Some(Self::Adaptive),
+            15 => Some(Self::Architectural),
             _ => None,
         }
     }
@@ -101,6 +110,7 @@ impl Format {
             Self::Transaction => 0xc0,
             Self::Time => 0xc8,
             Self::Adaptive => 32,
+            Self::Architectural => architectural::HEADER_BYTES,
         }
     }
 }
@@ -113,6 +123,7 @@ impl<'a> PebsRecord<'a> {
     pub fn parse(format: Format, bytes: &'a [u8]) -> Result<(Self, usize), ErrorKind> {
         match format {
             Format::Adaptive => adaptive::parse(bytes),
+            Format::Architectural => architectural::parse(bytes),
             _ => fixed::parse(format, bytes).map(|record| (record, format.least_bytes())),
         }
     }
@@ -120,13 +131,15 @@ impl<'a> PebsRecord<'a> {
     /// Writes the record to the start of `out` and returns its size in bytes.
     ///
     /// A field that the format does not have is omitted. A field that the record does not have is 0. In the adaptive
-    /// format, the fields of the record determine the groups.
+    /// and the architectural format, the fields of the record determine the groups. An architectural record is one
+    /// fragment.
     ///
     /// # Errors
     /// `out` is too short, or a value does not fit.
     pub fn emit(&self, format: Format, out: &mut [u8]) -> Result<usize, ErrorKind> {
         match format {
             Format::Adaptive => adaptive::emit(self, out),
+            Format::Architectural => architectural::emit(self, out),
             _ => fixed::emit(self, format, out),
         }
     }

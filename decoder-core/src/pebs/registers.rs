@@ -29,6 +29,19 @@ pub struct Registers {
     pub r8_r15: [u64; 8],
 }
 
+/// The vector registers that an architectural record has besides XMM0 to XMM15.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VectorRegisters<'a> {
+    /// Bits 255:128 of YMM0 to YMM15.
+    pub ymm_high: Option<&'a [u8; 256]>,
+    /// The opmask registers k0 to k7.
+    pub opmask: Option<&'a [u8; 64]>,
+    /// Bits 511:256 of ZMM0 to ZMM15.
+    pub zmm_high: Option<&'a [u8; 512]>,
+    /// ZMM16 to ZMM31.
+    pub zmm_16_31: Option<&'a [u8; 1024]>,
+}
+
 /// The number of registers in a record of 64-bit fields.
 pub(super) const WORDS: usize = 18;
 

@@ -79,7 +79,8 @@ fn each_error_has_a_scenario_that_goes_on_after_it() {
     // Errors of records and samples, which are no packets: see the tests of `bts`, `pebs` and `ibs`.
     let of_records = ["EmptyRecords", "OtherSample", "UnreachableBranch", "ImpossibleBranch", "RecordSize"];
     seen.extend(of_records.map(str::to_owned));
-    let of_values = ["Truncated", "TooWide", "UnknownGroups", "LastBranchCount", "SampleSize"];
+    let of_values =
+        ["Truncated", "TooWide", "UnknownGroups", "RepeatedGroups", "LastBranchCount", "SampleSize"];
     seen.extend(of_values.map(str::to_owned));
     // Errors of samples in a trace, which this flow skips: see the tests of `pebs::blocks`.
     seen.extend(["UnknownBlock", "UnknownBlockItem", "RepeatedBlockItem"].map(str::to_owned));

@@ -82,6 +82,7 @@ pub(crate) fn capabilities() -> PtCapabilities {
         mtc_freqs: 0xffff,
         cyc_thresholds: 0xffff,
         psb_freqs: 0xffff,
+        triggers: None,
         physical_address_bits: 39,
         linear_address_bits: 48,
         tsc_ratio: None,

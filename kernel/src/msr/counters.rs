@@ -125,6 +125,12 @@ pub(crate) struct PebsEnable(pub u64);
 impl PebsEnable {
     /// PMI_AFTER_EACH_RECORD, with [`PebsEnable::OUTPUT_PT`].
     pub(crate) const PMI_AFTER_EACH_RECORD: u64 = 1 << 60;
+    /// LL_EN_PMCx: the load-latency facility for general-purpose counter x, before version 5. Source: SDM vol. 3,
+    /// Performance Monitoring, "Layout of IA32_PEBS_ENABLE MSR"; Linux, `intel_pmu_pebs_enable`.
+    pub(crate) const fn load_latency(n: u8) -> u64 {
+        1 << (32 + n)
+    }
+
     /// PEBS_OUTPUT, bits 62:61, is 01: records go to Intel PT. 00: to the DS area.
     pub(crate) const OUTPUT_PT: u64 = 0b01 << 61;
 }
@@ -143,6 +149,11 @@ bitflags! {
         const XMMS = 1 << 2;
         /// LBRs: last branch records.
         const LBRS = 1 << 3;
+        /// Counters: the values of those in bits 47:32, general-purpose ones, and 55:48, fixed-function ones. Format 6.
+        /// Source: Linux, PEBS_DATACFG_CNTR.
+        const CNTR = 1 << 4;
+        /// PERF_METRICS. Format 6. Source: Linux, PEBS_DATACFG_METRICS.
+        const METRICS = 1 << 5;
         /// LBR Entries: the number of last branch records, minus one.
         const LBR_ENTRIES = 0xff << 24;
     }
@@ -196,6 +207,13 @@ impl Ia32PerfEvtSel {
         Self::from_bits_retain(event as u64 | (umask as u64) << 8)
     }
 }
+
+/// MSR_PEBS_LD_LAT_THRESHOLD (`0x3f6`): loads with a latency above this number of core cycles are sampled; bits 15:0, 3
+/// at least.
+///
+/// Source: SDM vol. 3, Performance Monitoring, "Load Latency Performance Monitoring Facility".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PebsLdLatThreshold(pub u64);
 
 /// Returns the address of IA32_PMCx. A write sets bits 31:0 and sign-extends them.
 pub(crate) const fn pmc(counter: u8) -> RegisterAt {
@@ -300,4 +318,5 @@ values! {
     BiosSignId = 0x8b,
     FixedCtrCtrl = 0x38d,
     PebsEnable = 0x3f1,
+    PebsLdLatThreshold = 0x3f6,
 }

@@ -61,8 +61,8 @@ use core::fmt;
 
 pub(crate) use counters::{
     BiosSignId, Counter, CounterAddresses, FixedCtrCtrl, GlobalCtrl, GlobalInUse, Ia32PerfEvtSel,
-    PebsDataCfg, PebsEnable, PerfCapabilities, TsxForceAbort, fixed_counter, full_width_pmc, pmc,
-    reload_causes, reload_fixed_counter, reload_pmc, reload_value,
+    PebsDataCfg, PebsEnable, PebsLdLatThreshold, PerfCapabilities, TsxForceAbort, fixed_counter,
+    full_width_pmc, pmc, reload_causes, reload_fixed_counter, reload_pmc, reload_value,
 };
 pub(crate) use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
 pub(crate) use ds::DsAreaBase;

@@ -128,6 +128,7 @@ fn registers_are_at_the_manuals_addresses() {
         (GlobalCtrl::ADDRESS, 0x38f),
         (PebsEnable::ADDRESS, 0x3f1),
         (PebsDataCfg::ADDRESS, 0x3f2),
+        (PebsLdLatThreshold::ADDRESS, 0x3f6),
         (Ia32PerfEvtSel::at(0).address(), 0x186),
         (Ia32PerfEvtSel::at(7).address(), 0x18d),
         (pmc(7).address(), 0xc8),
@@ -234,6 +235,8 @@ fn the_counters_registers_have_the_manuals_bits() {
         (PebsDataCfg::GPRS, 1, 1),
         (PebsDataCfg::XMMS, 2, 2),
         (PebsDataCfg::LBRS, 3, 3),
+        (PebsDataCfg::CNTR, 4, 4),
+        (PebsDataCfg::METRICS, 5, 5),
         (PebsDataCfg::LBR_ENTRIES, 24, 31),
     ];
     for (field, low, high) in table {

@@ -1,7 +1,7 @@
 //! The sizes of the DS save area's buffers, and their division into records: arithmetic only.
 
 use super::DsCapabilities;
-use crate::intel::pebs::{Groups, NoSuchRecord};
+use crate::intel::pebs::{Groups, NoSuchRecord, PebsCapabilities};
 use crate::lifecycle::Missing;
 use core::fmt;
 
@@ -41,11 +41,13 @@ impl AreaPlan {
         let branch_bytes = capabilities.layout.branch_record_bytes();
         let bts = self.bts.map(|plan| Ok((plan, Division::of(&plan, branch_bytes)?))).transpose()?;
         let pebs = self.pebs.map(|(plan, groups)| {
-            let format = capabilities.pebs.map_err(PlanError::NoPebs)?.format;
+            let PebsCapabilities { format, counter_values, .. } =
+                capabilities.pebs.map_err(PlanError::NoPebs)?;
             if plan.mode == BufferMode::Circular {
                 return Err(PlanError::PebsIsNotCircular);
             }
-            Ok((plan, Division::of(&plan, groups.record_bytes(format).map_err(PlanError::of)?)?))
+            let record_bytes = groups.record_bytes(format, counter_values).map_err(PlanError::of)?;
+            Ok((plan, Division::of(&plan, record_bytes)?))
         });
         match (bts, pebs.transpose()?) {
             (None, None) => Err(PlanError::NoBuffer),
@@ -166,6 +168,8 @@ pub enum PlanError {
         /// The requested number.
         branches: u8,
     },
+    /// The PEBS records of this processor have no values of counters.
+    CounterValues,
     /// No buffer was requested.
     NoBuffer,
 }
@@ -176,6 +180,7 @@ impl PlanError {
         match record {
             NoSuchRecord::FixedFormat => Self::FixedFormat,
             NoSuchRecord::Branches(branches) => Self::Branches { branches },
+            NoSuchRecord::Counters => Self::CounterValues,
         }
     }
 }
@@ -199,6 +204,9 @@ impl fmt::Display for PlanError {
             Self::NoPebs(absent) => write!(f, "no buffer for samples: {absent}"),
             Self::FixedFormat => f.write_str("the PEBS records of this processor have no groups to choose"),
             Self::Branches { branches } => write!(f, "{branches} last branches in a PEBS record"),
+            Self::CounterValues => {
+                f.write_str("the PEBS records of this processor have no values of counters")
+            }
             Self::NoBuffer => f.write_str("no buffer is asked for"),
         }
     }

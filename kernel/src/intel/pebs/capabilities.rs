@@ -1,6 +1,6 @@
 //! Detects PEBS and its capabilities.
 
-use super::{GENERAL, PeriodRules, PreciseEvent, PreciseEvents};
+use super::{GENERAL, LoadLatency, PeriodRules, PreciseEvent, PreciseEvents};
 use crate::intel::counters::registers::microcode_counters;
 use crate::intel::errata::{Errata, least_pebs_microcode};
 use crate::lifecycle::Missing;
@@ -26,6 +26,10 @@ pub struct PebsCapabilities {
     pub(crate) fixed_bits: u8,
     /// True if records can go into a trace of Intel PT: `IA32_PERF_CAPABILITIES[16]`.
     pub trace_output: bool,
+    /// True if records can have the values of counters: format 6 with PEBS_BASELINE.
+    pub counter_values: bool,
+    /// The load-latency facility.
+    pub(crate) load_latency: Option<LoadLatency>,
     /// True if all bits of a counter can be written: `IA32_PERF_CAPABILITIES[13]`.
     pub(crate) full_width: bool,
     /// The events that sample.
@@ -51,6 +55,16 @@ impl PebsCapabilities {
             n => (1 << n) - 1,
         };
         self.precise.counters(event) & there & !self.microcode_counters
+    }
+
+    /// Returns the event whose records have the latency of a load, for
+    /// [`PebsConfig::load_latency`](super::PebsConfig::load_latency); `None` if this driver knows none for the model.
+    #[must_use]
+    pub const fn load_latency_event(&self) -> Option<PreciseEvent> {
+        match self.load_latency {
+            Some(facility) => Some(facility.event),
+            None => None,
+        }
     }
 
     /// Returns whether a counter that samples `event` changes the counter with the same number of the core's other
@@ -93,7 +107,9 @@ impl PebsCapabilities {
         }
         let capabilities: PerfCapabilities = msr.read()?;
         let number = capabilities.pebs_format();
-        let Some(format) = Format::from_capabilities(number) else {
+        // The records of architectural PEBS do not go into the DS area.
+        let in_area = |format: &Format| *format != Format::Architectural;
+        let Some(format) = Format::from_capabilities(number).filter(in_area) else {
             return Ok(Err(Missing::PebsFormat { number }));
         };
         let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
@@ -114,6 +130,8 @@ impl PebsCapabilities {
             general_bits: info.counter_bit_width(),
             fixed_bits: info.fixed_function_counters_bit_width(),
             trace_output: capabilities.contains(PerfCapabilities::PEBS_OUTPUT_PT_AVAIL),
+            counter_values: baseline && number >= 6,
+            load_latency: LoadLatency::of(model, version),
             full_width: capabilities.contains(PerfCapabilities::FW_WRITE),
             precise,
             period_rules: PeriodRules::of(family, model),
@@ -227,6 +245,8 @@ mod tests {
             general_bits,
             fixed_bits: 48,
             trace_output: false,
+            counter_values: false,
+            load_latency: None,
             full_width,
             precise: PreciseEvents::Unlisted,
             period_rules: PeriodRules::All,
@@ -330,7 +350,10 @@ mod tests {
                     capabilities: 0x76c5 | 1 << 14,
                     ..NEHALEM
                 },
-                rules(PeriodRules::GoldenCove, PebsCapabilities { general_resets: 32, ..all(8, 4) }),
+                rules(
+                    PeriodRules::GoldenCove,
+                    PebsCapabilities { general_resets: 32, counter_values: true, ..all(8, 4) },
+                ),
             ),
             // Tremont's records can go into a trace.
             (
@@ -354,7 +377,9 @@ mod tests {
             ),
         ];
         for (row, expected) in table {
-            assert_eq!(detect(&row), Ok(expected), "{:#x}", row.signature);
+            // The latencies of each model have a test of their own.
+            let found = detect(&row).map(|found| PebsCapabilities { load_latency: None, ..found });
+            assert_eq!(found, Ok(expected), "{:#x}", row.signature);
         }
     }
 

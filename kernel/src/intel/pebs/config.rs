@@ -1,6 +1,6 @@
 //! The configuration of PEBS: counters, events and periods.
 
-use super::{Counter, FIXED, GENERAL, PebsCapabilities, Periods};
+use super::{Counter, FIXED, GENERAL, LoadLatency, PebsCapabilities, Periods};
 use crate::msr::Ia32PerfEvtSel;
 use core::fmt;
 
@@ -11,6 +11,7 @@ pub struct PebsConfig {
     fixed: [Option<u64>; FIXED as usize],
     os: bool,
     user: bool,
+    load_latency: Option<(u8, u16)>,
 }
 
 /// An event that a general-purpose counter counts. [`PebsCapabilities::counters_for`] returns the counters that sample
@@ -36,13 +37,18 @@ impl PreciseEvent {
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
     /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: retired branches. The event samples from Sandy Bridge to Skylake.
     pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
+    /// MEM_INST_RETIRED.LATENCY_ABOVE_THRESHOLD: the loads of [`PebsConfig::load_latency`] on Nehalem and Westmere.
+    pub const LATENCY_ABOVE_THRESHOLD: Self = Self { select: 0x0b, umask: 0x10 };
+    /// MEM_TRANS_RETIRED.LOAD_LATENCY: the loads of [`PebsConfig::load_latency`] since Sandy Bridge.
+    pub const LOAD_LATENCY: Self = Self { select: 0xcd, umask: 1 };
 }
 
 impl PebsConfig {
     /// Returns a configuration without counters, at all privilege levels.
     #[must_use]
     pub const fn new() -> Self {
-        Self { general: [None; GENERAL as usize], fixed: [None; FIXED as usize], os: true, user: true }
+        let (general, fixed) = ([None; GENERAL as usize], [None; FIXED as usize]);
+        Self { general, fixed, os: true, user: true, load_latency: None }
     }
 
     /// Adds a record about every `period` events by general-purpose counter `n`. A number above 7 is ignored. The
@@ -62,6 +68,18 @@ impl PebsConfig {
             self.fixed[n as usize] = Some(period);
         }
         self
+    }
+
+    /// Adds a record about every `period` loads that took more than `threshold` core cycles, by general-purpose counter
+    /// `n`; `event` is [`PebsCapabilities::load_latency_event`]. The processor looks at some of all loads. The record
+    /// has address, source and latency; an adaptive one with [`Groups::memory`](super::Groups::memory). A number above
+    /// 7 is ignored.
+    #[must_use]
+    pub const fn load_latency(self, n: u8, event: PreciseEvent, threshold: u16, period: u64) -> Self {
+        if n >= GENERAL {
+            return self;
+        }
+        Self { load_latency: Some((n, threshold)), ..self.general(n, event, period) }
     }
 
     /// Sets whether events at CPL 0 count.
@@ -96,11 +114,31 @@ impl PebsConfig {
             }
             needed += 1 + LATENCY / period;
         }
+        self.check_load_latency(capabilities)?;
         match needed {
             0 => Err(PebsRefusal::NoCounters),
             _ if u64::from(spare) < needed => Err(PebsRefusal::Spare { spare, needed }),
             _ => Ok(()),
         }
+    }
+
+    fn check_load_latency(&self, capabilities: &PebsCapabilities) -> Result<(), PebsRefusal> {
+        let Some((n, threshold)) = self.load_latency else { return Ok(()) };
+        let counter = Counter::General(n);
+        let facility = capabilities.load_latency.filter(|it| self.event(counter) == Some(it.event));
+        let facility = facility.ok_or(PebsRefusal::NoLoadLatency(counter))?;
+        if threshold < LoadLatency::LEAST {
+            return Err(PebsRefusal::LatencyThreshold { threshold });
+        }
+        match facility.is_alone && self.counters().count() > 1 {
+            true => Err(PebsRefusal::NotAlone(counter)),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the counter that samples loads by their latency, and the threshold.
+    pub(super) const fn latency_threshold(&self) -> Option<(u8, u16)> {
+        self.load_latency
     }
 
     /// Returns the counters that sample, and their periods.
@@ -202,6 +240,15 @@ pub enum PebsRefusal {
         /// The periods that the counter takes.
         periods: Periods,
     },
+    /// The processor has no load-latency facility that this driver knows, or the counter's event is not the facility's.
+    NoLoadLatency(Counter),
+    /// Loads are sampled by a latency above 3 core cycles at least.
+    LatencyThreshold {
+        /// The requested threshold.
+        threshold: u16,
+    },
+    /// While this counter samples loads by their latency, no other one may sample.
+    NotAlone(Counter),
     /// The buffer keeps fewer records free than may be stored until a PMI is served.
     Spare {
         /// The number of records kept free.
@@ -231,6 +278,16 @@ impl fmt::Display for PebsRefusal {
             Self::Period { counter, period, periods } => {
                 write!(f, "a period of {period} for {counter}, which takes {periods}")
             }
+            Self::NoLoadLatency(counter) => write!(f, "{counter} does not sample loads by their latency"),
+            Self::LatencyThreshold { threshold } => {
+                write!(f, "a latency threshold of {threshold} cycles, the lowest is {}", LoadLatency::LEAST)
+            }
+            Self::NotAlone(counter) => {
+                write!(
+                    f,
+                    "{counter} samples loads by their latency, and no other counter may sample meanwhile"
+                )
+            }
             Self::Spare { spare, needed } => write!(
                 f,
                 "the PEBS buffer keeps {spare} records free, and {needed} may come until a PMI is served"
@@ -255,6 +312,8 @@ mod tests {
         general_bits: 48,
         fixed_bits: 48,
         trace_output: false,
+        counter_values: false,
+        load_latency: None,
         full_width: true,
         precise: PreciseEvents::Skylake,
         period_rules: PeriodRules::All,

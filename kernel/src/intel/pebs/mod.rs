@@ -16,6 +16,7 @@
 mod capabilities;
 mod config;
 mod groups;
+mod latency;
 mod periods;
 mod precise;
 mod program;
@@ -27,6 +28,7 @@ pub use capabilities::PebsCapabilities;
 pub use config::{PebsConfig, PebsRefusal, PreciseEvent};
 pub use groups::Groups;
 pub(crate) use groups::NoSuchRecord;
+pub(crate) use latency::LoadLatency;
 pub(crate) use periods::PeriodRules;
 pub use periods::Periods;
 pub(crate) use precise::PreciseEvents;

@@ -4,8 +4,9 @@ use super::PreciseEvent;
 
 /// The precise events of a microarchitecture. An event that is not precise is counted, but produces no records.
 ///
-/// Load latency and precise store (0BH with 10H, CDH) are in the tables. They do not occur here, because this driver
-/// programs only the counter.
+/// Load latency (0BH with 10H, CDH with 01H) has its threshold by
+/// [`PebsConfig::load_latency`](super::PebsConfig::load_latency); for precise store (CDH with 02H) this driver programs
+/// only the counter.
 ///
 /// Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each microarchitecture with
 /// its table of precise events, and "Extended PEBS". Entries missing there come from Intel's event tables (perfmon, the

@@ -5,7 +5,8 @@ use crate::intel::counters::registers::{self, bit, release, set_fixed, width, wr
 use crate::lifecycle::InUse;
 use crate::msr::{
     CounterAddresses, FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr,
-    PebsDataCfg, PebsEnable, TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
+    PebsDataCfg, PebsEnable, PebsLdLatThreshold, TypedMsr, fixed_counter, full_width_pmc, pmc,
+    reload_fixed_counter, reload_pmc,
 };
 use pugmark_decoder_core::pebs::Format;
 
@@ -32,6 +33,7 @@ pub(crate) struct Program {
 struct Before {
     global_ctrl: u64,
     data_cfg: PebsDataCfg,
+    latency_threshold: Option<PebsLdLatThreshold>,
 }
 
 impl Program {
@@ -49,7 +51,15 @@ impl Program {
 
     /// Returns IA32_PEBS_ENABLE while the counters sample.
     pub(crate) const fn enable(&self) -> PebsEnable {
-        PebsEnable(self.counters | self.output)
+        let has_enable = match self.capabilities.load_latency {
+            Some(facility) => facility.has_enable,
+            None => false,
+        };
+        let load_latency = match self.config.latency_threshold() {
+            Some((n, _)) if has_enable => PebsEnable::load_latency(n),
+            _ => 0,
+        };
+        PebsEnable(self.counters | self.output | load_latency)
     }
 
     /// Returns the bits of the counters in IA32_PERF_GLOBAL_STATUS. Processors sometimes set them although the overflow
@@ -97,7 +107,9 @@ impl Program {
             true => msr.read()?,
             false => PebsDataCfg::empty(),
         };
-        self.before.get_or_insert(Before { global_ctrl, data_cfg });
+        let threshold = self.config.latency_threshold().map(|(_, threshold)| threshold);
+        let latency_threshold = threshold.map(|_| msr.read()).transpose()?;
+        self.before.get_or_insert(Before { global_ctrl, data_cfg, latency_threshold });
         // After a reset, all general-purpose counters are enabled in this register.
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
@@ -115,6 +127,9 @@ impl Program {
                     set_fixed(msr, n, FixedCtrCtrl::counting(n, os, user, adaptive))?;
                 }
             }
+        }
+        if let Some(threshold) = threshold {
+            write(msr, PebsLdLatThreshold(threshold.into()))?;
         }
         match adaptive {
             true => write(msr, self.data_cfg),
@@ -256,6 +271,9 @@ impl Program {
         }
         if self.capabilities.format == Format::Adaptive {
             write(msr, before.data_cfg)?;
+        }
+        if let Some(threshold) = before.latency_threshold {
+            write(msr, threshold)?;
         }
         let GlobalCtrl(counting) = msr.read()?;
         write(msr, GlobalCtrl(counting & !self.counters | before.global_ctrl & self.counters))?;

@@ -120,7 +120,8 @@ impl TracedPebsConfig {
     pub fn check(&self, capabilities: &PebsCapabilities) -> Result<(), TracedPebsRefusal> {
         // No buffer has to keep records free.
         self.counters.check(capabilities, u32::MAX).map_err(TracedPebsRefusal::Counters)?;
-        match self.groups.record_bytes(capabilities.format) {
+        // No block of a trace has values of counters.
+        match self.groups.record_bytes(capabilities.format, false) {
             Ok(_) => Ok(()),
             Err(_) => Err(TracedPebsRefusal::Groups(self.groups)),
         }
@@ -132,7 +133,7 @@ impl TracedPebsConfig {
 pub enum TracedPebsRefusal {
     /// The counters cannot sample as requested.
     Counters(PebsRefusal),
-    /// A record cannot have these groups: more than 32 branches.
+    /// A record in a trace cannot have these groups: more than 32 branches, or values of counters.
     Groups(Groups),
     /// No trace runs, so the processor would drop all records.
     NotTraced(RtitCtl),
@@ -142,7 +143,9 @@ impl fmt::Display for TracedPebsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Counters(refusal) => refusal.fmt(f),
-            Self::Groups(_) => f.write_str("a record has 32 last branches at most"),
+            Self::Groups(_) => {
+                f.write_str("a record in a trace has 32 last branches at most, and no counters")
+            }
             Self::NotTraced(ctl) => {
                 write!(f, "IA32_RTIT_CTL is {:#x}: no trace runs that samples could go into", ctl.bits())
             }

@@ -39,7 +39,7 @@ mod unit;
 mod xsave;
 
 pub use buffer::{Buffer, BufferError, Layout, Mode};
-pub use capabilities::{PtCapabilities, TscRatio};
+pub use capabilities::{PtCapabilities, Triggers, TscRatio};
 pub use chunks::Chunks;
 pub use config::{PtConfig, PtConfigRefusal};
 pub use decoder::PtDecoder;

@@ -35,6 +35,8 @@ const SAMPLES: PebsCapabilities = PebsCapabilities {
     memory_events_disturb: false,
     counters_need_clearing: false,
     global_in_use: true,
+    counter_values: false,
+    load_latency: None,
 };
 
 /// 2 730 records in 17 pages, starting in the middle of a page.
@@ -328,6 +330,7 @@ fn refuses_a_buffer_for_samples_that_cannot_be() {
         (of(circular, Groups::BASIC), CAPABILITIES, PlanError::PebsIsNotCircular),
         (of(small, Groups::BASIC), CAPABILITIES, PlanError::TooSmall { bytes: 199, record_bytes: 200 }),
         (of(SAMPLE_PLAN, Groups::BASIC.xmm(true)), CAPABILITIES, PlanError::FixedFormat),
+        (of(SAMPLE_PLAN, Groups::BASIC.counters(1, 0)), CAPABILITIES, PlanError::FixedFormat),
         (AreaPlan::new(), CAPABILITIES, PlanError::NoBuffer),
     ];
     for (plan, capabilities, error) in table {

@@ -28,6 +28,8 @@ pub struct PtCapabilities {
     pub cyc_thresholds: u16,
     /// Bit n is set if PSBFreq may be n. `CPUID.14H.1:EBX[31:16]`.
     pub psb_freqs: u16,
+    /// The triggers, with [`Feature::TriggerTracing`]. This driver does not program them.
+    pub triggers: Option<Triggers>,
     /// MAXPHYADDR: `CPUID.80000008H:EAX[7:0]`, or 36 if that is not enumerated.
     pub physical_address_bits: u8,
     /// The number of bits of a linear address: `CPUID.80000008H:EAX[15:8]`, or 48 if that is not enumerated.
@@ -46,6 +48,22 @@ pub struct PtCapabilities {
     pub vmx: bool,
     /// The errata and restrictions of this model.
     pub(crate) errata: Errata,
+}
+
+/// The capabilities of trigger tracing.
+///
+/// Source: SDM vol. 2, CPUID, leaf 14H, sub-leaf 1, as programs that print CPUID have it. Each of the registers
+/// IA32_RTIT_TRIGGERx_CFG has the inputs and actions of four triggers; their addresses were in no source at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Triggers {
+    /// The number of IA32_RTIT_TRIGGERx_CFG, of four triggers each: `CPUID.14H.1:EAX[10:8]`.
+    pub registers: u8,
+    /// True if a TRIG packet can say which trigger fired: `CPUID.14H.1:ECX[0]`.
+    pub attribution: bool,
+    /// True if triggers can pause and resume the trace: `CPUID.14H.1:ECX[1]`.
+    pub pause: bool,
+    /// True if the debug registers DR0 to DR3 can be triggers: `CPUID.14H.1:ECX[15]`.
+    pub breakpoints: bool,
 }
 
 /// `CPUID.15H`: TSC ticks = crystal ticks × numerator / denominator.
@@ -101,6 +119,12 @@ impl PtCapabilities {
             mtc_freqs: (sub.eax >> 16) as u16,
             cyc_thresholds: sub.ebx as u16,
             psb_freqs: (sub.ebx >> 16) as u16,
+            triggers: (main.ebx >> Feature::TriggerTracing.field().low & 1 == 1).then(|| Triggers {
+                registers: (sub.eax >> 8 & 0x7) as u8,
+                attribution: sub.ecx & 1 << 0 != 0,
+                pause: sub.ecx & 1 << 1 != 0,
+                breakpoints: sub.ecx & 1 << 15 != 0,
+            }),
             physical_address_bits: width(addresses.as_ref().map(|a| a.physical_address_bits()), 36),
             linear_address_bits: width(addresses.as_ref().map(|a| a.linear_address_bits()), 48),
             tsc_ratio: id.get_tsc_info().and_then(|tsc| {

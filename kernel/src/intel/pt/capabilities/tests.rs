@@ -197,3 +197,24 @@ fn the_bus_clock_comes_from_leaf_16h() {
         assert_eq!(PtCapabilities::read(reader(&leaves)).unwrap().bus_mhz, bus_mhz);
     }
 }
+
+#[test]
+fn leaf_14h_1_gives_the_triggers_where_there_are_some() {
+    let none = Triggers { registers: 0, attribution: false, pause: false, breakpoints: false };
+    // (EBX of sub-leaf 0; EAX and ECX of sub-leaf 1; the triggers)
+    let table = [
+        (1 << 9, 0, 0, Some(none)),
+        (1 << 9, 0x700, 0, Some(Triggers { registers: 7, ..none })),
+        (1 << 9, 0x200, 1, Some(Triggers { registers: 2, attribution: true, ..none })),
+        (1 << 9, 0, 2, Some(Triggers { pause: true, ..none })),
+        (1 << 9, 0xffff_f8ff, 0xffff_7ffc, Some(none)),
+        (1 << 9, 0, 1 << 15, Some(Triggers { breakpoints: true, ..none })),
+        (!(1 << 9), 0x700, 3, None),
+    ];
+    for (ebx, eax, ecx, triggers) in table {
+        let mut leaves = machine();
+        leaves.push((0x14, 0, [1, ebx, 7, 0]));
+        leaves.push((0x14, 1, [eax, 0, ecx, 0]));
+        assert_eq!(PtCapabilities::read(reader(&leaves)).unwrap().triggers, triggers, "{eax:#x} {ecx:#x}");
+    }
+}

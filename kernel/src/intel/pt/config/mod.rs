@@ -151,6 +151,15 @@ impl PtConfig {
         self.flag(RtitCtl::INJECT_PSB_PMI_ON_ENABLE, on)
     }
 
+    /// Sets FabricEn: the packets go to the trace transport subsystem, which the kernel sets up itself, and none into
+    /// the memory of the trace, which stays empty. Needs [`Feature::TraceTransport`].
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR" and "Trace Output".
+    #[must_use]
+    pub const fn trace_transport(self, on: bool) -> Self {
+        self.flag(RtitCtl::FABRIC_EN, on)
+    }
+
     /// Sets CR3Filter: traces only code under this CR3, given without its PCID. Needs [`Feature::Cr3Filtering`].
     ///
     /// In IA-32e mode the processor compares bits 63:12, so all PCIDs of a page table match; with PAE paging it
@@ -354,12 +363,13 @@ impl fmt::Display for PtConfigRefusal {
 impl core::error::Error for PtConfigRefusal {}
 
 /// The feature that each flag needs.
-const NEEDS: [(RtitCtl, Feature); 9] = [
+const NEEDS: [(RtitCtl, Feature); 10] = [
     (RtitCtl::CYC_EN, Feature::CycleAccurate),
     (RtitCtl::MTC_EN, Feature::Mtc),
     (RtitCtl::PTW_EN, Feature::Ptwrite),
     (RtitCtl::FUP_ON_PTW, Feature::Ptwrite),
     (RtitCtl::PWR_EVT_EN, Feature::PowerEventTrace),
+    (RtitCtl::FABRIC_EN, Feature::TraceTransport),
     (RtitCtl::CR3_FILTER, Feature::Cr3Filtering),
     (RtitCtl::EVENT_EN, Feature::EventTrace),
     (RtitCtl::DIS_TNT, Feature::TntDisable),

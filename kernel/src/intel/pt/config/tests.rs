@@ -1,8 +1,9 @@
 use super::*;
 use crate::fake::capabilities;
+use crate::intel::pt::CpuidRegister;
 
 /// Returns one row per option: (option, the feature it needs, the bits it sets without the encodings).
-fn options() -> [(PtConfig, Feature, u64); 15] {
+fn options() -> [(PtConfig, Feature, u64); 16] {
     let new = PtConfig::new();
     [
         (new.cycles(0), Feature::CycleAccurate, 1 << 1),
@@ -13,6 +14,7 @@ fn options() -> [(PtConfig, Feature, u64); 15] {
         (new.ptwrite(true), Feature::Ptwrite, 1 << 12),
         (new.fup_on_ptw(true), Feature::Ptwrite, 1 << 5),
         (new.power_events(true), Feature::PowerEventTrace, 1 << 4),
+        (new.trace_transport(true), Feature::TraceTransport, 1 << 6),
         (new.cr3(0x1000), Feature::Cr3Filtering, 1 << 7),
         (new.events(true), Feature::EventTrace, 1 << 31),
         (new.tnt(false), Feature::TntDisable, 1 << 55),
@@ -43,7 +45,11 @@ fn an_option_sets_its_bits_and_no_other() {
 fn an_option_without_its_feature_is_refused_by_the_features_name() {
     for (config, feature, _) in options() {
         let field = feature.field();
-        let without = PtCapabilities { ebx: capabilities().ebx & !(1 << field.low), ..capabilities() };
+        let mut without = capabilities();
+        match field.register {
+            CpuidRegister::Ebx => without.ebx &= !(1 << field.low),
+            _ => without.ecx &= !(1 << field.low),
+        }
         assert_eq!(config.checked(&without), Err(PtConfigRefusal::Missing(feature)), "{config:?}");
     }
     let refusal = PtConfigRefusal::Missing(Feature::CycleAccurate);

@@ -2,6 +2,8 @@
 
 extern crate std;
 
+mod architectural;
+
 use std::{string::ToString, vec, vec::Vec};
 
 use super::*;
@@ -290,7 +292,8 @@ fn a_formats_number_tells_its_records_and_where_resets_lie() {
         (5, Some(Adaptive), 32),
         (6, Some(Adaptive), 32),
         (7, None, 32),
-        (15, None, 32),
+        (14, None, 32),
+        (15, Some(Architectural), 32),
     ] {
         assert_eq!((Format::from_capabilities(number), Format::general_resets(number)), (format, resets));
     }
