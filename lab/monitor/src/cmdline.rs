@@ -20,7 +20,7 @@ pub struct MonitorOptions<'a> {
     pub profile: Profile,
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
     /// `psb-before-pge=on|off`, `ret-elsewhere=empties|pops`, `compress-after-ovf=on|off`, `core-ratio=N`,
-    /// `branch-level=from|to`, `bts-sets-status=on|off`.
+    /// `branch-level=from|to`, `bts-sets-status=on|off`, `mnt=on|off`.
     pub settings: IntelSettings,
     /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: settings of AMD's processors.
     pub amd: amd::AmdSettings,
@@ -176,6 +176,7 @@ impl<'a> MonitorOptions<'a> {
             "ovf" => settings.overflow = overflow(word, value)?,
             "long-tnt" => settings.long_tnt = switch(word, value)?,
             "deferred-tips" => settings.deferred_tips = switch(word, value)?,
+            "mnt" => settings.maintenance = switch(word, value)?,
             "psb-before-pge" => settings.psb_before_pge = switch(word, value)?,
             "ret-elsewhere" => {
                 settings.return_elsewhere = match value {
@@ -411,7 +412,7 @@ mod tests {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on \
                     psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from \
                     bts-sets-status=off seed=9 rip-invalid=4 truth=off x2apic=on accesses=on times=5 \
-                    step=always stretch=3 bios=on";
+                    step=always stretch=3 bios=on mnt=on";
         let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = IntelSettings {
@@ -426,6 +427,7 @@ mod tests {
             compress_after_overflow: true,
             branch_level: BranchLevel::From,
             bts_sets_status: false,
+            maintenance: true,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
         assert!(options.x2apic && options.accesses && options.bios);

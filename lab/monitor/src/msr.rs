@@ -87,11 +87,11 @@ impl MsrHandler {
 const fn counts_or_traces(msr: u32) -> bool {
     match msr {
         // IA32_PMCx, PLATFORM_INFO, IA32_PERFEVTSELx, fixed-function counters, MSR_PERF_METRICS.
-        0xc1..=0xc8 | 0xce | 0x186..=0x18d | 0x309..=0x30c | 0x329 => true,
+        0xc1..=0xc8 | 0xce | 0x186..=0x18d | 0x309..=0x30f | 0x329 => true,
         // IA32_PERF_CAPABILITIES, the global registers, IA32_PEBS_ENABLE, MSR_PEBS_DATA_CFG, full-width counters.
         0x345 | 0x38d..=0x391 | 0x3f1 | 0x3f2 | 0x4c1..=0x4c8 => true,
-        // MSR_RELOAD_FIXED_CTRx, MSR_RELOAD_PMCx.
-        0x1309..=0x130b | 0x14c1..=0x14c8 => true,
+        // MSR_RELOAD_FIXED_CTRx, MSR_RELOAD_PMCx; the counters' registers from version 6 on.
+        0x1309..=0x130b | 0x14c1..=0x14c8 | 0x1900..=0x19ff => true,
         // Intel PT, IA32_DS_AREA.
         0x560 | 0x561 | 0x570..=0x572 | 0x580..=0x587 | 0x600 => true,
         // Last branch records: Core's, MSR_LBR_SELECT, MSR_LASTBRANCH_TOS, those from Nehalem on, MSR_LBR_INFO_x.

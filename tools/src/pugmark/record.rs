@@ -29,7 +29,7 @@ pub struct RecordCommand {
     /// Folder for the trace, its code and its truth
     #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
     out: PathBuf,
-    /// As this processor: broadwell, skylake, icelake, tremont, sapphire-rapids
+    /// As this processor: broadwell, skylake, icelake, tremont, sapphire-rapids, cougar-cove, darkmont
     #[arg(long, value_parser = profiles(), default_value = "skylake", hide_possible_values = true)]
     profile: String,
     /// Write all packets of time that the processor has, as --tsc --mtc --cyc

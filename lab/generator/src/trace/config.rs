@@ -177,6 +177,7 @@ impl TraceConfig {
         let settings = &mut config.settings;
         settings.return_elsewhere = if rng.bool() { ReturnElsewhere::Pops } else { ReturnElsewhere::Empties };
         settings.compress_after_overflow = rng.bool();
+        settings.maintenance = rng.bool();
         (program, config)
     }
 

@@ -34,8 +34,8 @@ pub use processor::{
     IntelProcessor, NearBranch, NearBranches, TransactionChange, TransactionStep, VmxTransition,
 };
 pub use profile::{
-    CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
-    PebsProfile,
+    AutoReloadProfile, CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, ExtendedCounters,
+    IntelEvent, IntelProfile, LbrProfile, PebsProfile,
 };
 pub use pt::OperationalError;
 pub use pugmark_decoder_core::pebs::Registers;

@@ -32,6 +32,24 @@ pub(crate) mod msr {
     pub(crate) const MSR_RELOAD_PMC0: u32 = 0x14c1;
 }
 
+/// The registers of the counters from version 6 of architectural performance monitoring on: those of a counter are
+/// adjacent. Source: Linux, `arch/x86/include/asm/msr-index.h` and `perf_event.h`.
+pub(crate) mod v6 {
+    pub(crate) const IA32_PMC_GP0_CTR: u32 = 0x1900;
+    pub(crate) const IA32_PMC_FX0_CTR: u32 = 0x1980;
+    /// Distance between the registers of two counters.
+    pub(crate) const STEP: u32 = 4;
+    /// The registers of a counter.
+    pub(crate) const CTR: u32 = 0;
+    pub(crate) const CFG_A: u32 = 1;
+    pub(crate) const CFG_B: u32 = 2;
+    pub(crate) const CFG_C: u32 = 3;
+    /// CPUID.23H.0:EBX: IA32_PERFEVTSELx has UnitMask2.
+    pub(crate) const UNIT_MASK2: u32 = 1 << 0;
+    /// CPUID.23H.0:EBX: IA32_PERFEVTSELx has EQ.
+    pub(crate) const EQ: u32 = 1 << 1;
+}
+
 /// IA32_RTIT_CTL.
 pub(crate) mod ctl {
     pub(crate) const TRACE_EN: u64 = 1 << 0;
@@ -144,6 +162,10 @@ pub(crate) mod evtsel {
     pub(crate) const CMASK: u64 = 0xff << 24;
     /// Exists only with PEBS_BASELINE.
     pub(crate) const ADAPTIVE_RECORD: u64 = 1 << 34;
+    /// Exists from version 6 on, if enumerated: the threshold is compared for equality.
+    pub(crate) const EQ: u64 = 1 << 36;
+    /// Exists from version 6 on, if enumerated.
+    pub(crate) const UMASK2: u64 = 0xff << 40;
     /// Bits 63:32.
     pub(crate) const RESERVED: u64 = !0 << 32;
 }

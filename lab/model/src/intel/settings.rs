@@ -28,6 +28,8 @@ pub struct IntelSettings {
     /// Reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as in that bit's description;
     /// there are known parts on which only PEBS sets it.
     pub bts_sets_status: bool,
+    /// Each PSB+ is followed by an MNT packet, which is generated when an implementation chooses.
+    pub maintenance: bool,
     /// The core clock in units of the bus clock; `None`: the maximum non-turbo ratio.
     pub core_ratio: Option<u8>,
 }
@@ -82,6 +84,7 @@ impl Default for IntelSettings {
             compress_after_overflow: false,
             branch_level: BranchLevel::To,
             bts_sets_status: true,
+            maintenance: false,
             core_ratio: None,
         }
     }
@@ -104,6 +107,7 @@ mod tests {
             compress_after_overflow,
             branch_level,
             bts_sets_status,
+            maintenance,
             core_ratio,
         } = IntelSettings::default();
         // A PMI is not precise: a driver that treats it as precise misjudges the position in its buffer.
@@ -127,6 +131,8 @@ mod tests {
         // "MSR_PERF_GLOBAL_STATUS[bit 62] indicates overflow conditions of the DS area data buffer": this covers both
         // buffers. A driver that clears the bit only after samples finds it set here.
         assert!(bts_sets_status);
+        // No recorded trace has MNT packets.
+        assert!(!maintenance);
         // The profile's own ratio.
         assert_eq!(core_ratio, None);
     }

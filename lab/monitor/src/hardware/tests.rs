@@ -68,20 +68,30 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
 #[test]
 fn msrs_of_hardware_that_a_processor_lacks_fault() {
     type Row = (&'static str, u32, u32, &'static [&'static str]);
-    const EVERY: &[&str] =
-        &["prescott", "core2", "nehalem", "broadwell", "skylake", "icelake", "tremont", "sapphire-rapids"];
+    const EVERY: &[&str] = &[
+        "prescott",
+        "core2",
+        "nehalem",
+        "broadwell",
+        "skylake",
+        "icelake",
+        "tremont",
+        "sapphire-rapids",
+        "cougar-cove",
+        "darkmont",
+    ];
     const FROM_CORE2: &[&str] = EVERY.split_at(1).1;
     const FROM_NEHALEM: &[&str] = EVERY.split_at(2).1;
     const PT: &[&str] = EVERY.split_at(3).1;
     const DS: &[&str] = EVERY.split_at(7).0;
     const COUNTERS: &[&str] = DS.split_at(1).1;
     const FOUR_COUNTERS: &[&str] = DS.split_at(2).1;
-    const EIGHT_COUNTERS: &[&str] = &["icelake", "sapphire-rapids"];
+    const EIGHT_COUNTERS: &[&str] = &["icelake", "sapphire-rapids", "cougar-cove", "darkmont"];
     const RANGES: &[&str] = EVERY.split_at(4).1;
     const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake", "tremont"];
     const INFO: &[&str] = DS.split_at(4).1;
     // Name, first and last MSR, the processors that have them.
-    let rows: [Row; 42] = [
+    let rows: [Row; 50] = [
         ("MSR_LASTBRANCH_x of Core 2, from", 0x40, 0x43, &["core2"]),
         ("of Core Duo, from", 0x44, 0x47, &[]),
         ("of Core 2, to", 0x60, 0x63, &["core2"]),
@@ -101,7 +111,8 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("MSR_LASTBRANCH_0, 1 of models 0 to 2", 0x1db, 0x1dc, &[]),
         ("MSR_LER_FROM_LIP, _TO_LIP", 0x1dd, 0x1de, COUNTERS),
         ("IA32_FIXED_CTR0 to 2", 0x309, 0x30b, FROM_CORE2),
-        ("IA32_FIXED_CTR3", 0x30c, 0x30c, EIGHT_COUNTERS),
+        ("IA32_FIXED_CTR3", 0x30c, 0x30c, &["icelake", "sapphire-rapids", "cougar-cove"]),
+        ("IA32_FIXED_CTR4 to 6", 0x30d, 0x30f, &["darkmont"]),
         ("MSR_PERF_METRICS", 0x329, 0x329, &[]),
         ("IA32_PERF_CAPABILITIES", 0x345, 0x345, FROM_CORE2),
         ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, FROM_CORE2),
@@ -124,6 +135,13 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("MSR_RELOAD_FIXED_CTR0 to 2", 0x1309, 0x130b, &["tremont"]),
         ("MSR_RELOAD_PMC0 to 3", 0x14c1, 0x14c4, &["tremont"]),
         ("MSR_RELOAD_PMC4 to 7", 0x14c5, 0x14c8, &[]),
+        ("IA32_PMC_GP0_CTR, CFG_A", 0x1900, 0x1901, &["cougar-cove", "darkmont"]),
+        ("IA32_PMC_GP2_CFG_B, CFG_C", 0x190a, 0x190b, &["darkmont"]),
+        ("IA32_PMC_GP9_CTR, CFG_A", 0x1924, 0x1925, &["cougar-cove"]),
+        ("IA32_PMC_GP10 and on", 0x1928, 0x197f, &[]),
+        ("IA32_PMC_FX3_CTR", 0x198c, 0x198c, &["cougar-cove"]),
+        ("IA32_PMC_FX6_CTR", 0x1998, 0x1998, &["darkmont"]),
+        ("IA32_PMC_FX7 and on", 0x199c, 0x19ff, &[]),
     ];
     for name in EVERY {
         let hardware = hardware(name);

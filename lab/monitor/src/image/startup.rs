@@ -9,7 +9,7 @@ use core::arch::{asm, global_asm};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use pugmark_model::{Init, Processor};
+use pugmark_model::Init;
 use pugmark_monitor::guest::GuestMemory;
 use pugmark_monitor::local_apic::{INIT_COMMAND, start_up_command};
 use pugmark_monitor::tracing::TracingMemory;

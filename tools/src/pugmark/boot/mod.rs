@@ -43,7 +43,7 @@ Examples:
   pugmark boot --kernel xen.gz --append \"xen com1=115200\" --module \"vmlinuz console=hvc0\" --initrd initrd.img
   pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
 pub struct BootOptions {
-    /// As this processor: broadwell to sapphire-rapids, or AMD's k8 to zen6
+    /// As this processor: broadwell to darkmont, or AMD's k8 to zen6
     #[arg(long, value_name = "NAME", default_value = "skylake")]
     profile: String,
     /// The machine's number of processors

@@ -19,6 +19,7 @@ pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware:
         0x02..=0x3fff_ffff if leaf > profile.highest_leaf => CpuidResult::default(),
         7 if subleaf == 0 => structured_features(profile, hardware),
         0x0a => perfmon(profile),
+        0x23 => extended_perfmon(profile, subleaf),
         0x0d if subleaf == 1 => without_pt_state(hardware),
         // A sub-leaf of a state component that is not supported returns zeros.
         0x0d if subleaf == PT_STATE => CpuidResult::default(),
@@ -93,17 +94,56 @@ fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidRe
 /// fixed-function counters, a bit each, from version 5. EDX is reserved in version 1, and has their number (bits 4:0)
 /// and width (12:5) after it.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {
-    const CACHE_EVENTS: u32 = 1 << 3 | 1 << 4;
     let Some(counters) = profile.counters.as_ref() else { return CpuidResult::default() };
-    let &CounterProfile { count, fixed, width, any_thread_deprecated, slots, .. } = counters;
-    // Topdown slots are the eighth event.
-    let events = if slots == 0 { 7 } else { 8 };
+    let &CounterProfile { count, fixed, width, any_thread_deprecated, .. } = counters;
+    let events = events(counters);
     let listed = if profile.perfmon_version < 5 { 0 } else { (1 << fixed) - 1 };
     CpuidResult {
         eax: profile.perfmon_version | count << 8 | width << 16 | events << 24,
         ebx: CACHE_EVENTS,
         ecx: listed,
         edx: fixed | width << 5 | u32::from(any_thread_deprecated) << 15,
+    }
+}
+
+/// The events of the last-level cache: references and misses.
+const CACHE_EVENTS: u32 = 1 << 3 | 1 << 4;
+
+/// Returns the number of architectural events; topdown slots are the eighth. If the processor has several kinds of cores,
+/// leaf 0AH has no more than all of them have.
+fn events(counters: &CounterProfile) -> u32 {
+    if counters.slots == 0 || counters.extended.is_some() { 7 } else { 8 }
+}
+
+/// Returns leaf 23H, which describes the counters of the core that executes CPUID: sub-leaf 0 has the valid sub-leaves
+/// and features, 1 the counters, 2 Auto Counter Reload, 3 the events that the counters can count, unlike leaf 0AH with set
+/// bits.
+///
+/// Source: x86-cpuid-db, leaf 23H, and Linux, `arch/x86/events/intel/core.c`, `update_pmu_cap`; the number of slots in
+/// ECX of sub-leaf 0: Linux, `arch/x86/kvm`, and the dump of a processor.
+fn extended_perfmon(profile: &IntelProfile, subleaf: u32) -> CpuidResult {
+    let Some(counters) = profile.counters.as_ref() else { return CpuidResult::default() };
+    let Some(extended) = counters.extended.as_ref() else { return CpuidResult::default() };
+    let reload = extended.reload.as_ref();
+    let eax = |eax| CpuidResult { eax, ..CpuidResult::default() };
+    match (subleaf, reload) {
+        (0, _) => CpuidResult {
+            // Sub-leaves 0, 1 and 3.
+            eax: 0b1011 | u32::from(reload.is_some()) << 2,
+            ebx: extended.features,
+            ecx: extended.slots,
+            edx: 0,
+        },
+        (1, _) => CpuidResult { ebx: extended.fixed, ..eax(extended.general) },
+        (2, Some(reload)) => {
+            let ([eax, ebx], [ecx, edx]) = (reload.reloadable, reload.causes);
+            CpuidResult { eax, ebx, ecx, edx }
+        }
+        (3, _) => {
+            let slots = u32::from(counters.slots != 0) << 7;
+            eax((1 << events(counters)) - 1 & !CACHE_EVENTS | slots)
+        }
+        _ => CpuidResult::default(),
     }
 }
 

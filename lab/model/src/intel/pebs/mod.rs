@@ -27,14 +27,15 @@ use pugmark_decoder_core::pebs::{
 use crate::intel::IntelProfile;
 use crate::intel::ds::DsBuffer;
 use crate::intel::lbr::stack::LastBranch;
-use crate::intel::perfmon::{MAX_COUNTERS, MAX_FIXED};
 use crate::intel::registers::{OVF_DS_BUFFER, fixed};
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
 /// Maximum number of counters that can be sampled: general-purpose, then fixed-function counters. The reset values in
 /// the save area are in this order from format 4 on. Source: SDM vol. 3, Performance Monitoring, "Extended PEBS".
-const MAX_SAMPLED: usize = MAX_COUNTERS + MAX_FIXED;
+const MAX_SAMPLED: usize = SAMPLED_GENERAL + 4;
+/// Maximum number of general-purpose counters that can be sampled.
+pub(crate) const SAMPLED_GENERAL: usize = 8;
 /// Maximum number of last branches in a record.
 const MAX_BRANCHES: usize = 32;
 /// The size of the largest record in bytes: all groups of the adaptive format.
@@ -81,7 +82,7 @@ pub(crate) struct PebsSampler {
 
 /// Returns the bit of a counter, the fixed-function counters coming last, in IA32_PEBS_ENABLE.
 const fn bit_of(counter: usize) -> u64 {
-    match counter.checked_sub(MAX_COUNTERS) {
+    match counter.checked_sub(SAMPLED_GENERAL) {
         None => 1 << counter,
         Some(index) => 1 << (fixed::FIRST_STATUS_BIT + index as u32),
     }

@@ -4,8 +4,8 @@
 //! All units share this module: each one signals here that a PMI is raised. After a skid the PMI reaches the local
 //! APIC, which drops or delivers it as its LVT entry selects. The rules for writes of the IA32_PERF_GLOBAL registers
 //! are here. The counters are a unit of their own, with the rules for their event selects and values: the
-//! general-purpose counters in `counters.rs`, with the fixed-function counters (`fixed.rs`) and the clocks that both
-//! count (`clocks.rs`).
+//! general-purpose counters in `counters.rs`, with the fixed-function counters (`fixed.rs`), the clocks that both count
+//! (`clocks.rs`), and Auto Counter Reload (`reload.rs`).
 //!
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
 //! Vector Table".
@@ -13,15 +13,15 @@
 mod clocks;
 mod counters;
 mod fixed;
+mod reload;
 
 use crate::intel::debugctl::DebugCtl;
 use crate::intel::registers::{
     CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, fixed::FIRST_STATUS_BIT, msr,
 };
-use crate::intel::{IntelProfile, IntelViolations};
+use crate::intel::{CounterProfile, IntelProfile, IntelViolations};
 use crate::{GeneralProtection, Pmi};
-pub(crate) use counters::{IntelCounters, MAX_COUNTERS};
-pub(crate) use fixed::MAX_FIXED;
+pub(crate) use counters::IntelCounters;
 
 const LVT_MASK: u32 = 1 << 16;
 const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
@@ -60,15 +60,15 @@ impl Perfmon {
     pub(crate) fn new(profile: &IntelProfile, skid: u32) -> Self {
         Self {
             version: profile.perfmon_version,
-            counters: profile.counters.as_ref().map_or(0, |counters| {
-                let fixed = (1 << counters.fixed) - 1;
-                ((1 << counters.count) - 1) | fixed << FIRST_STATUS_BIT
-            }),
+            counters: profile
+                .counters
+                .as_ref()
+                .map_or(0, |counters| counters.general_mask() | counters.fixed_mask() << FIRST_STATUS_BIT),
             has_pt: profile.has_pt(),
             status: 0,
             // After reset the general-purpose counters are enabled here, so that each is controlled only by its own
             // event select.
-            ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.count) - 1),
+            ctrl: profile.counters.as_ref().map_or(0, CounterProfile::general_mask),
             changes: 0,
             lvt: LVT_MASK,
             skid,

@@ -240,10 +240,8 @@ impl Processor for IntelProcessor {
         if index >> 16 == FIXED_COUNTERS && fixed < msr::IA32_FIXED_CTR_CTRL && self.counters.owns_msr(fixed)
         {
             self.read_msr(fixed)
-        } else if index < MAX_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
-            self.read_msr(msr::IA32_PMC0 + index)
         } else {
-            Err(GeneralProtection)
+            self.counters.rdpmc(index).ok_or(GeneralProtection)
         }
     }
 
@@ -354,8 +352,6 @@ impl Processor for IntelProcessor {
     }
 }
 
-/// The number of counters that RDPMC can name.
-const MAX_COUNTERS: u32 = 8;
 /// The upper half of ECX with which RDPMC reads a fixed-function counter.
 const FIXED_COUNTERS: u32 = 0x4000;
 /// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.

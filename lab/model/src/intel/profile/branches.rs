@@ -85,6 +85,51 @@ pub struct CounterProfile {
     pub full_width: bool,
     /// The events that can be counted.
     pub events: &'static [IntelEvent],
+    /// CPUID.23H; `None` if there is no such leaf.
+    pub extended: Option<ExtendedCounters>,
+}
+
+/// The counters as CPUID.23H enumerates them: those of the core that executes CPUID, of which a processor may have
+/// several kinds.
+#[derive(Debug)]
+pub struct ExtendedCounters {
+    /// The general-purpose counters, a bit each, CPUID.23H.1:EAX.
+    pub general: u32,
+    /// The fixed-function counters, a bit each, CPUID.23H.1:EBX.
+    pub fixed: u32,
+    /// CPUID.23H.0:EBX: IA32_PERFEVTSELx has UnitMask2 (bit 0), EQ (1).
+    pub features: u32,
+    /// CPUID.23H.0:ECX: the issue slots of a core clock, if they are enumerated.
+    pub slots: u32,
+    /// Auto Counter Reload, if there is any.
+    pub reload: Option<AutoReloadProfile>,
+}
+
+/// Auto Counter Reload, CPUID.23H.2.
+#[derive(Debug)]
+pub struct AutoReloadProfile {
+    /// The general-purpose and fixed-function counters that can be reloaded, a bit each, EAX and EBX.
+    pub reloadable: [u32; 2],
+    /// The counters whose overflow can reload others, ECX and EDX.
+    pub causes: [u32; 2],
+}
+
+impl CounterProfile {
+    /// Returns the general-purpose counters, a bit each.
+    pub(crate) const fn general_mask(&self) -> u64 {
+        match &self.extended {
+            Some(extended) => extended.general as u64,
+            None => (1 << self.count) - 1,
+        }
+    }
+
+    /// Returns the fixed-function counters, a bit each.
+    pub(crate) const fn fixed_mask(&self) -> u64 {
+        match &self.extended {
+            Some(extended) => extended.fixed as u64,
+            None => (1 << self.fixed) - 1,
+        }
+    }
 }
 
 /// An event that can be counted.

@@ -4,7 +4,8 @@ mod branches;
 mod table;
 
 pub use branches::{
-    CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, LbrProfile, PebsProfile,
+    AutoReloadProfile, CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, ExtendedCounters,
+    IntelEvent, LbrProfile, PebsProfile,
 };
 
 use crate::intel::registers::cap_ebx;
@@ -15,8 +16,8 @@ use crate::intel::registers::cap_ebx;
 /// payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct IntelProfile {
-    /// Name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `tremont`, `sapphire-rapids` or
-    /// `pentium-m`.
+    /// Name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `tremont`, `sapphire-rapids`,
+    /// `cougar-cove`, `darkmont` or `pentium-m`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID.01H:EAX.
     pub signature: u32,
@@ -149,6 +150,8 @@ mod tests {
             ("icelake", 2_600_000_000),
             ("tremont", 1_996_800_000),
             ("sapphire-rapids", 2_000_000_000),
+            ("cougar-cove", 2_496_000_000),
+            ("darkmont", 2_496_000_000),
         ];
         for (name, hz) in rows {
             let profile = IntelProfile::by_name(name).expect(name);

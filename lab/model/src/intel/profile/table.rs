@@ -1,14 +1,15 @@
 //! The table of profiles. Signatures and leaves are those of real parts of these families; where parts differ, one was
 //! chosen. `icelake` has PTWRITE and the preservation of PSBs and PMIs, which its successors introduced.
-//! `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All profiles except
-//! `sapphire-rapids` have the Debug Store and last branch records. `sapphire-rapids` has neither, as if it ran under a
-//! hypervisor: its last branch records are architectural ones, which are not modelled.
+//! `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All profiles up to
+//! `tremont` have the Debug Store and last branch records. The later ones have neither, as if they ran under a hypervisor:
+//! their last branch records are architectural ones, and from `cougar-cove` on their samples are architectural PEBS, which
+//! are not modelled.
 
 use pugmark_decoder_core::pebs::Format;
 
 use super::{
-    CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
-    PebsProfile,
+    AutoReloadProfile, CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, ExtendedCounters,
+    IntelEvent, IntelProfile, LbrProfile, PebsProfile,
 };
 
 /// No Intel PT, no frequencies, no counters: the defaults of the profiles below.
@@ -49,7 +50,7 @@ impl IntelProfile {
     }
 }
 
-static ALL: [IntelProfile; 8] = [
+static ALL: [IntelProfile; 10] = [
     IntelProfile {
         name: "prescott",
         signature: 0x0000_0f43,
@@ -94,6 +95,7 @@ static ALL: [IntelProfile; 8] = [
             width: 40,
             full_width: false,
             events: &CORE2_EVENTS,
+            extended: None,
         }),
         lbr: Some(LbrProfile {
             format: 1,
@@ -134,6 +136,7 @@ static ALL: [IntelProfile; 8] = [
             width: 48,
             full_width: false,
             events: &NEHALEM_EVENTS,
+            extended: None,
         }),
         lbr: Some(LbrProfile { jumps_include_calls: true, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
@@ -165,6 +168,7 @@ static ALL: [IntelProfile; 8] = [
             width: 48,
             full_width: true,
             events: &BROADWELL_EVENTS,
+            extended: None,
         }),
         lbr: Some(LbrProfile { format: 4, select: 0x3ff, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
@@ -198,6 +202,7 @@ static ALL: [IntelProfile; 8] = [
             width: 48,
             full_width: true,
             events: &SKYLAKE_EVENTS,
+            extended: None,
         }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
@@ -233,6 +238,7 @@ static ALL: [IntelProfile; 8] = [
             width: 48,
             full_width: true,
             events: &ICELAKE_EVENTS,
+            extended: None,
         }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
@@ -273,6 +279,7 @@ static ALL: [IntelProfile; 8] = [
             width: 48,
             full_width: true,
             events: &TREMONT_EVENTS,
+            extended: None,
         }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
@@ -307,6 +314,7 @@ static ALL: [IntelProfile; 8] = [
             width: 48,
             full_width: true,
             events: &ICELAKE_EVENTS,
+            extended: None,
         }),
         pt_features: 0b1_1111_1111,
         pt_outputs: 0b1111,
@@ -320,7 +328,81 @@ static ALL: [IntelProfile; 8] = [
         non_turbo_ratio: 20,
         ..NOTHING
     },
+    // The P-core of Wildcat Lake, the microarchitecture of Panther Lake's. Source of its CPUID leaves: a dump of a Core 5
+    // 320 in Bochs, `bochs/cpu/cpudb/intel/wildcat_lake.txt`. Its dump enumerates architectural PEBS (23H.4, 23H.5) and
+    // architectural LBRs (1CH), which are not modelled: CPUID does not show them. Not in the dump, and so without a
+    // source: IA32_PERF_CAPABILITIES beyond FW_WRITE, and the 8 issue slots of a clock (23H.0:ECX is 0).
+    IntelProfile {
+        name: "cougar-cove",
+        counters: Some(CounterProfile {
+            slots: 8,
+            events: &ICELAKE_EVENTS,
+            extended: Some(ExtendedCounters {
+                general: 0x3ff,
+                fixed: 0xf,
+                features: 0b11,
+                slots: 0,
+                reload: None,
+            }),
+            ..WILDCAT_LAKE_COUNTERS
+        }),
+        ..WILDCAT_LAKE
+    },
+    // The E-core of the same processor, whose microarchitecture Clearwater Forest has, too; the same source. The
+    // fixed-function counters 4 to 6 are there, but their events (bad speculation, front-end bound, retiring slots) are
+    // not modelled: they stay as they are written. LIP (CPUID.14H.0:ECX[31]) is not modelled.
+    IntelProfile {
+        name: "darkmont",
+        counters: Some(CounterProfile {
+            slots: 0,
+            events: &TREMONT_EVENTS,
+            extended: Some(ExtendedCounters {
+                general: 0xff,
+                fixed: 0x77,
+                features: 0b11,
+                slots: 8,
+                reload: Some(AutoReloadProfile { reloadable: [0xfc, 3], causes: [0xfc, 3] }),
+            }),
+            ..WILDCAT_LAKE_COUNTERS
+        }),
+        max_mhz: 3400,
+        ..WILDCAT_LAKE
+    },
 ];
+
+/// Both kinds of cores of Wildcat Lake (Core 5 320).
+const WILDCAT_LAKE: IntelProfile = IntelProfile {
+    name: "",
+    signature: 0x000d_0651,
+    highest_leaf: 0x28,
+    physical_address_bits: 46,
+    perfmon_version: 6,
+    // FW_WRITE.
+    perf_capabilities: Some(0x2000),
+    pt_features: 0b1_0101_1111,
+    pt_outputs: 0b111,
+    address_ranges: 2,
+    mtc_freqs: 0x0249,
+    cyc_thresholds: 0x003f,
+    psb_freqs: 0x003f,
+    tsc_ratio: (130, 2),
+    crystal_hz: 38_400_000,
+    max_mhz: 4600,
+    non_turbo_ratio: 25,
+    ..NOTHING
+};
+
+/// The same for their counters. CPUID.0AH has those that both kinds of cores have.
+const WILDCAT_LAKE_COUNTERS: CounterProfile = CounterProfile {
+    count: 8,
+    fixed: 3,
+    any_thread_deprecated: true,
+    slots: 0,
+    width: 48,
+    full_width: true,
+    events: &[],
+    extended: None,
+};
 
 /// The Pentium M. Its counters are not modelled, nor its last branch records, two of which share one register.
 static PENTIUM_M: IntelProfile = IntelProfile {

@@ -83,11 +83,11 @@ impl Pt {
         self.trace_en()
     }
 
-    /// Loads IA32_RTIT_CTL at a VM entry or a VM exit.
+    /// Loads IA32_RTIT_CTL at a VM entry or a VM exit. `kind`: whether it is an entry, and whether it is concealed.
     pub(crate) fn load_ctl(
         &mut self,
         value: u64,
-        entry: bool,
+        kind: (bool, bool),
         at: &Retired,
         bus: &mut Bus,
     ) -> Result<(), GeneralProtection> {
@@ -95,9 +95,9 @@ impl Pt {
         // before it.
         if self.trace_en() {
             self.write_ctl(value, at, bus)?;
-            self.packetizer.set_non_root(entry);
+            self.packetizer.set_non_root(kind);
         } else {
-            self.packetizer.set_non_root(entry);
+            self.packetizer.set_non_root(kind);
             self.write_ctl(value, at, bus)?;
         }
         Ok(())
@@ -117,6 +117,19 @@ impl Pt {
         if self.trace_en() {
             self.finish_event(&after.effective(), bus);
         }
+    }
+
+    /// Handles VMPTRLD.
+    pub(crate) fn load_vmcs(&mut self, base: u64, at: &Context, tsc: u64, bus: &mut Bus) {
+        self.packetizer.load_vmcs(base, tsc);
+        if self.trace_en() {
+            self.finish_event(&at.effective(), bus);
+        }
+    }
+
+    /// Notes that there is no current VMCS, or no VMX operation.
+    pub(crate) fn forget_vmcs(&mut self, in_vmx: bool) {
+        self.packetizer.forget_vmcs(in_vmx);
     }
 
     /// Handles a change of the transactional state.

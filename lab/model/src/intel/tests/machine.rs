@@ -257,6 +257,8 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
             format!("MODE.TSX{}{}", flag(mode.in_tx, "in"), flag(mode.abort, "abort"))
         }
         Packet::Pip(pip) => format!("PIP {:x}{}", pip.cr3, flag(pip.non_root, "nr")),
+        Packet::Vmcs(vmcs) => format!("VMCS {:x}", vmcs.base),
+        Packet::Mnt(mnt) => format!("MNT {:x}", mnt.payload),
         Packet::Tsc(tsc) => format!("TSC {}", tsc.tsc),
         Packet::Tma(tma) => format!("TMA {} {}", tma.ctc, tma.fc),
         Packet::Cbr(cbr) => format!("CBR {}", cbr.ratio),

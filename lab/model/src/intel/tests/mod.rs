@@ -5,3 +5,4 @@ pub(crate) mod machine;
 mod registers;
 mod sampled_events;
 mod traced_samples;
+mod version_6;

@@ -39,8 +39,39 @@ fn owns_its_msrs_and_no_others() {
     const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
     const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
     const TREMONT: &[RangeInclusive<u32>] = &[0x3f2..=0x3f2, 0x1309..=0x130b, 0x14c1..=0x14c4];
+    const EIGHT: &[RangeInclusive<u32>] = &[0xc1..=0xc8, 0x186..=0x18d, 0x4c1..=0x4c8];
+    // Of each counter of CPUID.23H.1 the value and, if it is a general-purpose one, the event select; of each in 23H.2
+    // CFG_B and CFG_C, too.
+    const COUGAR_COVE: &[RangeInclusive<u32>] = &[
+        0x1900..=0x1901,
+        0x1904..=0x1905,
+        0x1908..=0x1909,
+        0x190c..=0x190d,
+        0x1910..=0x1911,
+        0x1914..=0x1915,
+        0x1918..=0x1919,
+        0x191c..=0x191d,
+        0x1920..=0x1921,
+        0x1924..=0x1925,
+        0x1980..=0x1980,
+        0x1984..=0x1984,
+        0x1988..=0x1988,
+        0x198c..=0x198c,
+    ];
+    const DARKMONT: &[RangeInclusive<u32>] = &[
+        0x30d..=0x30f,
+        0x1900..=0x1901,
+        0x1904..=0x1905,
+        0x1908..=0x191f,
+        0x1980..=0x1980,
+        0x1982..=0x1984,
+        0x1986..=0x1988,
+        0x1990..=0x1990,
+        0x1994..=0x1994,
+        0x1998..=0x1998,
+    ];
     type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
-    let rows: [Row; 9] = [
+    let rows: [Row; 11] = [
         ("skylake", &[PT, NEHALEM, SKYLAKE, FIXED]),
         ("nehalem", &[NEHALEM, FIXED]),
         ("core2", &[CORE2, FIXED]),
@@ -49,7 +80,9 @@ fn owns_its_msrs_and_no_others() {
         ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4], FIXED]),
         ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE, FIXED, SLOTS]),
         ("tremont", &[PT, NEHALEM, SKYLAKE, TREMONT, FIXED]),
-        ("sapphire-rapids", &[PT, &[0xc1..=0xc8, 0x186..=0x18d, 0x4c1..=0x4c8], FIXED, SLOTS]),
+        ("sapphire-rapids", &[PT, EIGHT, FIXED, SLOTS]),
+        ("cougar-cove", &[PT, EIGHT, FIXED, SLOTS, COUGAR_COVE]),
+        ("darkmont", &[PT, EIGHT, FIXED, DARKMONT]),
     ];
     for (name, owned) in rows {
         let machine = Machine::new(name, IntelSettings::default());

@@ -10,21 +10,25 @@
 //! is late.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
-//! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
+//! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs". For version 6 no manual was available:
+//! its registers are those that Linux uses, `arch/x86/include/asm/msr-index.h` (MSR_IA32_PMC_V6_GP0_CTR and following).
 
 use super::clocks::{Clocks, Elapsed};
-use super::fixed::{Counted, FixedCounters, FixedRegister};
+use super::fixed::{Counted, FixedCounters, FixedRegister, indices};
+use super::reload::AutoReload;
 use crate::branch::InstructionKind;
-use crate::intel::pebs::PebsSampler;
-use crate::intel::profile::{CountedEvent, IntelEvent};
-use crate::intel::registers::{evtsel, msr};
+use crate::intel::pebs::{PebsSampler, SAMPLED_GENERAL};
+use crate::intel::profile::{CountedEvent, CounterProfile, IntelEvent};
+use crate::intel::registers::{evtsel, fixed, msr, v6};
 use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings, Registers};
 use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 
 /// The largest number of general-purpose counters in any profile.
-pub(crate) const MAX_COUNTERS: usize = 8;
+const MAX_COUNTERS: usize = 10;
+/// Number of counters that have registers in the ranges before version 6.
+const BEFORE_VERSION_6: usize = 8;
 
 /// Distance from its overflow at which a counter of time is read instead of stepped. Such an overflow is noticed some
 /// milliseconds late; sampling by time has periods of some hundred thousand clocks.
@@ -33,7 +37,8 @@ const FAR: u64 = 1 << 26;
 #[derive(Debug)]
 pub(crate) struct IntelCounters {
     profile: &'static IntelProfile,
-    count: usize,
+    /// The general-purpose counters that exist, a bit each.
+    exist: u64,
     /// The bits of a counter.
     mask: u64,
     full_width: bool,
@@ -51,6 +56,7 @@ pub(crate) struct IntelCounters {
     timed: u64,
     /// Counters that were far from their overflow when they were written or overflowed.
     far: u64,
+    reload: AutoReload,
     sampler: PebsSampler,
 }
 
@@ -63,6 +69,9 @@ enum CounterRegister {
     PebsEnable,
     PebsDataCfg,
     Reload(usize),
+    /// Of Auto Counter Reload: the counter's bit in the IA32_PERF_GLOBAL registers.
+    ReloadMask(usize),
+    ReloadValue(usize),
 }
 
 impl IntelCounters {
@@ -70,7 +79,7 @@ impl IntelCounters {
         let counters = profile.counters.as_ref();
         Self {
             profile,
-            count: counters.map_or(0, |counters| counters.count as usize).min(MAX_COUNTERS),
+            exist: counters.map_or(0, CounterProfile::general_mask) & ((1 << MAX_COUNTERS) - 1),
             mask: counters.map_or(0, |counters| (1 << counters.width) - 1),
             full_width: counters.is_some_and(|counters| counters.full_width),
             events: counters.map_or(&[], |counters| counters.events),
@@ -82,6 +91,7 @@ impl IntelCounters {
             counting: 0,
             timed: 0,
             far: !0,
+            reload: AutoReload::new(counters),
             sampler: PebsSampler::new(profile),
         }
     }
@@ -94,7 +104,8 @@ impl IntelCounters {
     /// Returns the counters' bits of IA32_PERF_GLOBAL_INUSE.
     pub(crate) fn in_use(&self) -> u64 {
         let used = |index: &usize| self.select[*index] & evtsel::EVENT != 0;
-        let bits = (0..self.count).filter(used).fold(self.fixed.counting(), |bits, index| bits | 1 << index);
+        let bits =
+            indices(self.exist).filter(used).fold(self.fixed.counting(), |bits, index| bits | 1 << index);
         let interrupts = self.select.iter().any(|select| select & evtsel::INT != 0);
         let pmi = interrupts || self.fixed.interrupts() || self.sampler.sampled() != 0;
         bits | if pmi { PMI_IN_USE } else { 0 }
@@ -114,7 +125,7 @@ impl IntelCounters {
             let is_clock = self.event(index).is_some_and(|event| event.counts.is_clock());
             if is_clock { 0 } else { self.until_overflow(index) }
         };
-        (0..self.count)
+        indices(self.exist)
             .filter(|index| sampled & 1 << index != 0)
             .map(until_overflow)
             .min()
@@ -129,7 +140,7 @@ impl IntelCounters {
     /// Returns the event select, unit mask, CMASK, INV and E if `msr` selects an event that is not modelled, for an
     /// enabled counter.
     pub(crate) fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
-        const EVENT: u64 = 0xffff | evtsel::CMASK | evtsel::INV | evtsel::EDGE;
+        const EVENT: u64 = 0xffff | evtsel::CMASK | evtsel::INV | evtsel::EDGE | evtsel::UMASK2;
         let Some(CounterRegister::Select(index)) = self.register(msr) else { return None };
         let select = self.select[index];
         (select & evtsel::EN != 0 && self.event(index).is_none()).then_some(select & EVENT)
@@ -162,7 +173,10 @@ impl IntelCounters {
 
     fn register(&self, number: u32) -> Option<CounterRegister> {
         let of = |first: u32| {
-            number.checked_sub(first).map(|index| index as usize).filter(|index| *index < self.count)
+            number
+                .checked_sub(first)
+                .map(|index| index as usize)
+                .filter(|index| *index < BEFORE_VERSION_6 && self.exist >> index & 1 != 0)
         };
         if let Some(index) = of(msr::IA32_PERFEVTSEL0) {
             Some(CounterRegister::Select(index))
@@ -176,11 +190,48 @@ impl IntelCounters {
             Some(CounterRegister::PebsEnable)
         } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
             Some(CounterRegister::PebsDataCfg)
+        } else if let Some(register) = self.version_6_register(number) {
+            Some(register)
         } else {
-            let fixed = || self.fixed.index(msr::MSR_RELOAD_FIXED_CTR0, number).map(|n| MAX_COUNTERS + n);
+            let fixed = || self.fixed.index(msr::MSR_RELOAD_FIXED_CTR0, number).map(|n| SAMPLED_GENERAL + n);
             let reload = of(msr::MSR_RELOAD_PMC0).or_else(fixed);
             reload.filter(|_| self.sampler.has_reloads()).map(CounterRegister::Reload)
         }
+    }
+
+    /// Returns the register in the ranges that exist from version 6 on: all of a counter's registers are in one place.
+    fn version_6_register(&self, number: u32) -> Option<CounterRegister> {
+        if self.profile.perfmon_version < 6 {
+            return None;
+        }
+        let place = |first: u32| {
+            number.checked_sub(first).map(|offset| ((offset / v6::STEP) as usize, offset % v6::STEP))
+        };
+        if let Some((index, register)) = place(v6::IA32_PMC_FX0_CTR) {
+            let counter = fixed::FIRST_STATUS_BIT as usize + index;
+            let register = match register {
+                v6::CTR => CounterRegister::Fixed(FixedRegister::Value(index)),
+                v6::CFG_B if self.reload.has(counter) => CounterRegister::ReloadMask(counter),
+                v6::CFG_C if self.reload.has(counter) => CounterRegister::ReloadValue(counter),
+                _ => return None,
+            };
+            return self.fixed.has(index).then_some(register);
+        }
+        let (index, register) = place(v6::IA32_PMC_GP0_CTR)?;
+        let register = match register {
+            v6::CTR => CounterRegister::FullWidth(index),
+            v6::CFG_A => CounterRegister::Select(index),
+            v6::CFG_B if self.reload.has(index) => CounterRegister::ReloadMask(index),
+            v6::CFG_C if self.reload.has(index) => CounterRegister::ReloadValue(index),
+            _ => return None,
+        };
+        (index < MAX_COUNTERS && self.exist >> index & 1 != 0).then_some(register)
+    }
+
+    /// Executes RDPMC of a general-purpose counter.
+    pub(crate) fn rdpmc(&self, index: u32) -> Option<u64> {
+        let index = index as usize;
+        (index < MAX_COUNTERS && self.exist >> index & 1 != 0).then(|| self.value[index])
     }
 
     /// Returns the reserved bits of IA32_PERFEVTSELx; AnyThread exists from version 3 on, until it is deprecated.
@@ -189,20 +240,24 @@ impl IntelCounters {
         let has_any_thread = self.profile.perfmon_version >= 3 && !deprecated;
         let any_thread = if has_any_thread { 0 } else { evtsel::ANY_THREAD };
         let adaptive = if self.profile.pebs_baseline() { evtsel::ADAPTIVE_RECORD } else { 0 };
-        evtsel::RESERVED & !adaptive | any_thread
+        let features =
+            self.profile.counters.as_ref().and_then(|it| it.extended.as_ref()).map_or(0, |it| it.features);
+        let umask2 = if features & v6::UNIT_MASK2 != 0 { evtsel::UMASK2 } else { 0 };
+        let eq = if features & v6::EQ != 0 { evtsel::EQ } else { 0 };
+        evtsel::RESERVED & !(adaptive | umask2 | eq) | any_thread
     }
 
     /// Returns the counters whose records are adaptive.
     fn adaptive(&self) -> u64 {
         let is = |index: &usize| self.select[*index] & evtsel::ADAPTIVE_RECORD != 0;
-        (0..self.count).filter(is).fold(self.fixed.adaptive(), |counters, index| counters | 1 << index)
+        indices(self.exist).filter(is).fold(self.fixed.adaptive(), |counters, index| counters | 1 << index)
     }
 
     /// Updates the sets of active counters after a change of a register.
     fn update(&mut self) {
         (self.counting, self.timed) = (self.fixed.counting(), self.fixed.clocks());
         self.far = self.fixed.far_from_overflow(FAR);
-        for index in 0..self.count {
+        for index in indices(self.exist) {
             let bit = 1 << index;
             self.far |= if self.until_overflow(index) >= FAR { bit } else { 0 };
             let Some(event) = self.event(index) else { continue };
@@ -215,7 +270,7 @@ impl IntelCounters {
     /// Returns the event of a counter, if its event select enables it.
     fn event(&self, index: usize) -> Option<&'static IntelEvent> {
         let select = self.select[index];
-        let plain = select & (evtsel::CMASK | evtsel::INV | evtsel::EDGE) == 0;
+        let plain = select & (evtsel::CMASK | evtsel::INV | evtsel::EDGE | evtsel::UMASK2) == 0;
         let is = |event: &&IntelEvent| select as u8 == event.select && (select >> 8) as u8 == event.umask;
         self.events.iter().find(is).filter(|_| plain && select & evtsel::EN != 0)
     }
@@ -236,7 +291,7 @@ impl IntelCounters {
         let adaptive = self.adaptive();
         let resets = self.sampler.sample(counted.events, adaptive, retired, bus);
         for (counter, reset) in resets.into_iter().enumerate() {
-            match (reset, counter.checked_sub(MAX_COUNTERS)) {
+            match (reset, counter.checked_sub(SAMPLED_GENERAL)) {
                 (None, _) => {}
                 (Some(reset), None) => self.value[counter] = reset & self.mask,
                 (Some(reset), Some(index)) => self.fixed.reset(index, reset),
@@ -257,7 +312,7 @@ impl IntelCounters {
         occurs: &dyn Fn(CountedEvent) -> bool,
     ) -> Counted {
         let mut counted = self.fixed.count(instructions, time, cpl, enabled);
-        for index in 0..self.count {
+        for index in indices(self.exist) {
             let bit = 1_u64 << index;
             if enabled & bit == 0 || !self.counts_level(index, cpl) {
                 continue;
@@ -287,12 +342,29 @@ impl IntelCounters {
 
     /// Sets the status bits of counters that have overflowed, and raises their interrupt. Returns whether there is one.
     fn overflow(&mut self, counted: Counted, bus: &mut Bus) -> bool {
-        bus.shared.perfmon.set_status(counted.overflows);
+        let shown = !self.reload.self_reloaded();
+        bus.shared.perfmon.set_status(counted.overflows & shown);
         self.far |= counted.overflows;
         if counted.interrupts != 0 {
-            bus.raise_pmi(counted.interrupts);
+            bus.raise_pmi(counted.interrupts & shown);
         }
+        self.reload_counters(counted.overflows);
         counted.interrupts != 0
+    }
+
+    /// Sets the counters that these overflows reload.
+    fn reload_counters(&mut self, overflows: u64) {
+        let reloaded = self.reload.reloaded(overflows);
+        for counter in indices(reloaded) {
+            let value = self.reload.reload_value(counter) & self.mask;
+            match counter.checked_sub(fixed::FIRST_STATUS_BIT as usize) {
+                None => self.value[counter] = value,
+                Some(index) => self.fixed.reset(index, value),
+            }
+        }
+        if reloaded != 0 {
+            self.update();
+        }
     }
 }
 
@@ -330,6 +402,8 @@ impl TracingUnit for IntelCounters {
             CounterRegister::PebsEnable => self.sampler.enable(),
             CounterRegister::PebsDataCfg => self.sampler.data_cfg(),
             CounterRegister::Reload(index) => self.sampler.reload(index),
+            CounterRegister::ReloadMask(counter) => self.reload.mask(counter),
+            CounterRegister::ReloadValue(counter) => self.reload.value(counter),
         })
     }
 
@@ -356,6 +430,8 @@ impl TracingUnit for IntelCounters {
             }
             CounterRegister::PebsEnable => self.sampler.write_enable(value)?,
             CounterRegister::PebsDataCfg => self.sampler.write_data_cfg(value)?,
+            CounterRegister::ReloadMask(counter) => self.reload.write_mask(counter, value)?,
+            CounterRegister::ReloadValue(counter) => self.reload.write_value(counter, value)?,
             CounterRegister::Reload(index) if value & !self.mask == 0 => {
                 self.sampler.set_reload(index, value)
             }

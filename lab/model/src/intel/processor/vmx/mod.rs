@@ -1,7 +1,7 @@
 //! The effects of VM entries and VM exits on Intel PT and IA32_DEBUGCTL.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "VMX-Specific Packets and VMCS Controls", "Guest-Only Tracing", "Packet
-//! Generation under Different Enable Conditions" (VM entry, VM exit); VM Entries, "Checks on VMX Controls"; VM Exits,
+//! Generation under Different Enable Conditions" (VM entry, VM exit), "VMCS Packet"; VM Entries, "Checks on VMX Controls"; VM Exits,
 //! "Loading Host Control Registers, Debug Registers, MSRs" (IA32_DEBUGCTL is cleared).
 
 #[cfg(test)]
@@ -27,7 +27,8 @@ pub struct VmxTransition {
     /// The value loaded into IA32_RTIT_CTL: by an MSR-load list, by the VM-entry control "load IA32_RTIT_CTL", or 0 by
     /// the VM-exit control "clear IA32_RTIT_CTL".
     pub rtit_ctl: Option<u64>,
-    /// The control "conceal VMX from PT": no PIP shows the transition.
+    /// The control "conceal VMX from PT": no PIP shows the transition, and in the guest neither PIP.NR nor VMCS packets
+    /// show VMX.
     pub concealed: bool,
 }
 
@@ -80,6 +81,22 @@ impl IntelProcessor {
         Ok(())
     }
 
+    /// Reports a VMPTRLD that succeeds, before it retires: a VMCS packet has the address, and so has each PSB+ from now
+    /// on. `at` is the state before it.
+    pub fn vmptrld(&mut self, base: u64, at: &Context, tsc: u64, mem: &mut dyn PhysMemory) {
+        self.pt.load_vmcs(base, at, tsc, &mut Bus { mem, shared: &mut self.shared });
+    }
+
+    /// Reports a VMCLEAR of the current VMCS.
+    pub fn vmclear_current(&mut self) {
+        self.pt.forget_vmcs(true);
+    }
+
+    /// Reports VMXOFF.
+    pub fn vmxoff(&mut self) {
+        self.pt.forget_vmcs(false);
+    }
+
     fn vmx_transition(
         &mut self,
         transition: &VmxTransition,
@@ -92,7 +109,7 @@ impl IntelProcessor {
             // The rules and packets of WRMSR, at the guest's address.
             Some(value) => {
                 let at = Retired { before, after, bytes: &[], tsc, operand: 0 };
-                self.pt.load_ctl(value, entry, &at, bus)?;
+                self.pt.load_ctl(value, (entry, concealed), &at, bus)?;
             }
             None => self.pt.vmx_transition(&before, &after, tsc, (entry, concealed), bus),
         }

@@ -4,7 +4,9 @@ use super::VmxTransition;
 use crate::intel::tests::machine::{ALL, BASE, CTL, JMP_RAX, MASK_PTRS, MOV_CR3, Machine, RANGE};
 use crate::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use crate::{Context, CpuidResult, ExecMode, FlatMemory, GeneralProtection, Processor};
+use pugmark_decoder_core::event::{EventDecoder, EventKind};
 use std::string::String;
+use std::vec;
 
 const GUEST: Context =
     Context { ip: 0x10_0000, cs_base: 0, cr3: 0x9000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
@@ -123,4 +125,101 @@ fn a_vm_exit_clears_the_debug_control_register_and_a_vm_entry_does_not() {
         transition(&mut machine, HOST, None, false).unwrap();
         assert_eq!(machine.processor.read_msr(0x1d9), Ok(0));
     }
+}
+
+#[test]
+fn a_concealed_guest_does_not_know_that_it_is_one() {
+    let mut machine = machine();
+    machine.start(ALL);
+    transition(&mut machine, GUEST, None, true).unwrap();
+    machine.far(MOV_CR3, Context { cr3: 0xa000, ip: 0x10_0003, ..GUEST });
+    transition(&mut machine, HOST, None, false).unwrap();
+    transition(&mut machine, GUEST, None, false).unwrap();
+    machine.stop();
+    let trace = packets(&mut machine);
+    assert!(
+        trace.starts_with("TIP 100000; PIP a000; FUP 100003; PIP 5000; TIP 500000; PIP 9000 nr; "),
+        "{trace}"
+    );
+}
+
+const VMPTRLD: &[u8] = &[0x0f, 0xc7, 0x33];
+
+fn vmptrld(machine: &mut Machine, base: u64) {
+    let mut memory = FlatMemory { base: 0, bytes: &mut machine.ram };
+    machine.processor.vmptrld(base, &machine.at, machine.tsc, &mut memory);
+    machine.next(VMPTRLD);
+}
+
+/// Starts a trace anew, and returns its PSB+ without PIP and mode.
+fn psb_plus(machine: &mut Machine) -> String {
+    machine.write(0x571, 0);
+    machine.write(MASK_PTRS, 0xffff);
+    machine.at = HOST;
+    machine.write(CTL, ALL);
+    machine.stop();
+    let trace = machine.trace().join("; ");
+    let (psb_plus, _) = trace.split_once("; MODE.TSX").expect("a PSB+");
+    psb_plus.into()
+}
+
+#[test]
+fn vmptrld_and_each_psb_in_vmx_operation_show_the_vmcs() {
+    let mut machine = machine();
+    machine.start(ALL);
+    vmptrld(&mut machine, 0x7000);
+    machine.go(JMP_RAX, 0x40_2000);
+    machine.stop();
+    assert_eq!(machine.body(), "MODE.Exec 64; TIP.PGE 400000; VMCS 7000; TIP 402000");
+    // While nothing is traced VMPTRLD only changes what a PSB+ shows.
+    assert_eq!(psb_plus(&mut machine), "PSB; CBR 30; PIP 5000; VMCS 7000");
+    vmptrld(&mut machine, 0x9000);
+    assert_eq!(psb_plus(&mut machine), "PSB; CBR 30; PIP 5000; VMCS 9000");
+    machine.processor.vmclear_current();
+    assert_eq!(psb_plus(&mut machine), "PSB; CBR 30; PIP 5000; VMCS ffffffffff000");
+    machine.processor.vmxoff();
+    assert_eq!(psb_plus(&mut machine), "PSB; CBR 30; PIP 5000");
+    // Code at another level is not traced, and neither is its VMPTRLD.
+    machine.write(0x571, 0);
+    machine.write(MASK_PTRS, 0xffff);
+    machine.write(CTL, 0x2009);
+    vmptrld(&mut machine, 0x7000);
+    machine.stop();
+    assert!(!machine.trace().join("; ").contains("VMCS"));
+}
+
+#[test]
+fn a_psb_of_a_concealed_guest_has_no_vmcs() {
+    for (concealed, shown) in [(true, false), (false, true)] {
+        let mut machine = machine();
+        machine.start(ALL);
+        vmptrld(&mut machine, 0x7000);
+        transition(&mut machine, GUEST, None, concealed).unwrap();
+        for n in 0..1000 {
+            machine.go(JMP_RAX, 0x10_0000 + n % 2);
+        }
+        machine.stop();
+        let trace = machine.trace().join("; ");
+        let (_, last) = trace.rsplit_once("PSB; ").expect("a PSB in the guest");
+        assert_eq!(last.contains("VMCS 7000; "), shown, "{last}");
+        assert!(trace.matches("PSB; ").count() > 1);
+    }
+}
+
+#[test]
+fn a_decoder_finds_the_vmcs_at_vmptrld() {
+    let mut machine = machine();
+    machine.start(ALL);
+    vmptrld(&mut machine, 0x7000);
+    machine.stop();
+    let len = (machine.read(MASK_PTRS) >> 32) as usize;
+    let mut events = EventDecoder::new(&machine.ram[RANGE..RANGE + len]);
+    events.sync_forward().expect("a PSB");
+    let mut found = vec![];
+    while let Some(event) = events.next().expect("an event") {
+        if let EventKind::Vmcs(vmcs) = event.kind {
+            found.push((vmcs.base, event.status));
+        }
+    }
+    assert_eq!(found, [(0x7000, false)]);
 }

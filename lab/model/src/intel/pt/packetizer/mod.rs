@@ -35,6 +35,7 @@ mod stream;
 mod timing;
 mod tnt;
 mod transactions;
+mod vmcs;
 
 use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
@@ -91,8 +92,12 @@ pub(crate) struct Packetizer {
     filter_en: bool,
     /// IA32_EFER.LMA, as derived from the code that runs.
     ia_32e: bool,
-    /// VMX non-root operation.
+    /// The address of the current VMCS, all ones if there is none; `None` outside VMX operation.
+    vmcs: Option<u64>,
+    /// VMX non-root operation, unless it is concealed.
     non_root: bool,
+    /// VMX non-root operation that is concealed.
+    concealed: bool,
     /// A transaction executes.
     in_tx: bool,
     stopped: bool,
@@ -120,7 +125,9 @@ impl Packetizer {
             context_en: false,
             filter_en: false,
             ia_32e: false,
+            vmcs: None,
             non_root: false,
+            concealed: false,
             in_tx: false,
             stopped: false,
             mode: None,
@@ -250,16 +257,19 @@ impl Packetizer {
         self.transfer(TransferKind::Event, &delivery.before, &delivery.after);
     }
 
-    /// Sets whether execution is in VMX non-root operation from now on.
-    pub(crate) fn set_non_root(&mut self, non_root: bool) {
-        self.non_root = non_root;
+    /// Notes a VM entry or a VM exit. `kind`: whether it is an entry, and whether it is concealed.
+    pub(crate) fn set_non_root(&mut self, kind: (bool, bool)) {
+        let (entry, concealed) = kind;
+        self.non_root = entry && !concealed;
+        self.concealed = entry && concealed;
+        self.vmcs.get_or_insert(vmcs::NONE);
     }
 
     /// Handles a VM entry or a VM exit (cases 16 and 17) while TraceEn is set. `kind`: whether it is an entry, and
     /// whether it is concealed.
     pub(crate) fn vmx_transition(&mut self, before: &Context, after: &Context, tsc: u64, kind: (bool, bool)) {
         let (entry, concealed) = kind;
-        self.non_root = entry;
+        self.set_non_root(kind);
         if !self.trigger_en {
             return;
         }
@@ -419,15 +429,10 @@ impl Packetizer {
         }
     }
 
-    /// Emits the packets for PacketEn set by an instruction or event. If an overflow lost a PIP
-    /// or MODE.TSX, it comes first.
+    /// Emits the packets for PacketEn set by an instruction or event. What an overflow lost of
+    /// the reader's state comes first.
     fn emit_pge(&mut self, at: &Context) {
-        if self.lost.pip {
-            self.pip(at);
-        }
-        if self.lost.tsx {
-            self.mode_tsx(false);
-        }
+        self.repeat_lost(at);
         self.mode_exec_at(at, Packet::TipPge);
     }
 

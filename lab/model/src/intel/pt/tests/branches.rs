@@ -16,6 +16,7 @@ const SHORT: IntelSettings = IntelSettings {
     compress_after_overflow: false,
     branch_level: BranchLevel::To,
     bts_sets_status: true,
+    maintenance: false,
     core_ratio: None,
 };
 const LONG: IntelSettings = IntelSettings { long_tnt: true, ..SHORT };

@@ -5,6 +5,7 @@ mod event_trace;
 mod events;
 mod filtering;
 mod init;
+mod maintenance;
 mod output;
 mod overflow;
 mod pmi;
