@@ -41,7 +41,10 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
         println!("skipped: {reason}");
     } else {
         let of_uefi = ["--manifest-path", UEFI_MANIFEST, "--target", UEFI_TARGET, "--target-dir", &target];
-        cargo(&[&["clippy", "--locked", "--release"], &of_uefi[..], &["--", "-D", "warnings"]].concat(), &[])?;
+        cargo(
+            &[&["clippy", "--locked", "--release"], &of_uefi[..], &["--", "-D", "warnings"]].concat(),
+            &[],
+        )?;
     }
     let of_libafl = libafl();
     let of_libafl: Vec<_> = of_libafl.iter().map(String::as_str).collect();
