@@ -1,4 +1,4 @@
-//! What the kernel gets of Limine: its memory.
+//! The memory that Limine gives the kernel.
 
 use limine::BaseRevision;
 use limine::memory_map::EntryType;

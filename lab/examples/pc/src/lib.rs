@@ -1,5 +1,5 @@
-//! What the kernels that are started in other ways than those on `machine` need of a PC: the serial port, the end, a
-//! panic handler, and a function to trace.
+//! The parts of a PC that a kernel for another target than those on `machine` needs: serial port, end, panic handler;
+//! and a function to trace.
 #![no_std]
 
 use core::fmt::{self, Write};

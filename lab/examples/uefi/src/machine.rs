@@ -1,4 +1,4 @@
-//! What the kernel needs of the firmware before tracing: its own file in memory, and frames.
+//! The parts of the firmware that the kernel needs before tracing: its own file in memory, and frames.
 
 use pelite::pe64::{Pe, PeView};
 use uefi::boot::{self, AllocateType, MemoryType};
