@@ -242,8 +242,8 @@ impl Calls {
 /// A sink that passes on each call and return: for a trace that comes in slices
 /// ([`BlockStream`](crate::resume::BlockStream)), or for a [visit](crate::block::BlockDecoder::visit).
 ///
-/// It knows sections of 64-bit code, such as a kernel's and a program's. Where other code is executed the steps are those
-/// that interrupts make.
+/// It knows sections of 64-bit code, such as a kernel's and a program's. Where other code is executed the steps are
+/// those that interrupts make.
 #[derive(Clone, Debug)]
 pub struct CallSink<'c, F, const SECTIONS: usize = 1> {
     calls: Calls,

@@ -4,17 +4,14 @@ use anyhow::{Result, ensure};
 use pugmark_builds::cargo::cargo;
 use pugmark_builds::cargo::headline;
 use pugmark_builds::test_binaries::libafl;
-use pugmark_harness::images::{UEFI_TARGET, missing_for_uefi, target_folder};
+use pugmark_harness::images::{BY_FIRMWARE, firmware_target, target_folder};
 use std::process::ExitCode;
 
-use crate::setup::SetupOptions;
+use crate::setup::{self, SetupOptions};
 use crate::{deny, miri, oldest_toolchain, sanitize, test};
 
 /// The minutes after which no further mutant is tried: a commit may change many lines.
 const MINUTES_OF_MUTANTS: u64 = 5;
-
-/// The example for UEFI firmware is a workspace of its own, because of its target.
-const UEFI_MANIFEST: &str = "lab/examples/uefi/Cargo.toml";
 
 /// Checks format, lints and documentation with warnings denied, the oldest toolchains, and the dependencies; runs all
 /// tests, some of them in Miri and with AddressSanitizer if a nightly toolchain has these, and the mutants of the lines
@@ -25,7 +22,8 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
         "Cargo.toml",
         "lab/harness/foreign-kernel/Cargo.toml",
         "lab/examples/Cargo.toml",
-        UEFI_MANIFEST,
+        "lab/examples/uefi/Cargo.toml",
+        "lab/examples/limine/Cargo.toml",
         "lab/bench/peers/Cargo.toml",
         "fuzz/libafl/Cargo.toml",
     ];
@@ -37,14 +35,14 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     let of_examples = ["--manifest-path", "lab/examples/Cargo.toml", "--release", "--target-dir", &target];
     let arguments = [&["clippy", "--locked"], &of_examples[..], &["--", "-D", "warnings"]].concat();
     cargo(&arguments, &[])?;
-    if let Some(reason) = missing_for_uefi() {
-        println!("skipped: {reason}");
-    } else {
-        let of_uefi = ["--manifest-path", UEFI_MANIFEST, "--target", UEFI_TARGET, "--target-dir", &target];
-        cargo(
-            &[&["clippy", "--locked", "--release"], &of_uefi[..], &["--", "-D", "warnings"]].concat(),
-            &[],
-        )?;
+    for name in BY_FIRMWARE {
+        let (manifest, on) = (format!("lab/examples/{name}/Cargo.toml"), firmware_target(name));
+        if let Err(missing) = setup::require_targets(&[on], options.no_install) {
+            println!("skipped: {missing:#}");
+            continue;
+        }
+        let own = ["--manifest-path", &manifest, "--release", "--target", on, "--target-dir", &target];
+        cargo(&[&["clippy", "--locked"], &own[..], &["--", "-D", "warnings"]].concat(), &[])?;
     }
     let of_libafl = libafl();
     let of_libafl: Vec<_> = of_libafl.iter().map(String::as_str).collect();

@@ -7,7 +7,7 @@ use pugmark_builds::parallel::run_in_parallel;
 use pugmark_harness::{
     boots::{Boot, boots, processors},
     examples, expected,
-    images::{EXAMPLES, Images, UEFI_EXAMPLE, UEFI_TARGET, build_example},
+    images::{BY_FIRMWARE, EXAMPLES, Images, build_example, firmware_target},
     judge::{Evidence, Source, Verdict, judge_by_truth_alone},
     machine::{Machine, Outcome},
     symbols::Symbols,
@@ -108,9 +108,9 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
 
 /// Boots an example, prints its output, and reports whether that is right.
 fn run_example(name: &str, options: &RunOptions, images: &Images) -> Result<ExitCode> {
-    if name == UEFI_EXAMPLE {
-        ensure!(!options.grub, "no GRUB boots the example `uefi`: the firmware starts it");
-        setup::require_targets(&[UEFI_TARGET], options.setup.no_install)?;
+    if BY_FIRMWARE.contains(&name) {
+        ensure!(!options.grub, "no GRUB boots the example {name}: firmware does");
+        setup::require_targets(&[firmware_target(name)], options.setup.no_install)?;
     }
     let image = build_example(name)?;
     let print = |line: &str| println!("{line}");

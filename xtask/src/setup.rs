@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use pugmark_harness::images::{UEFI_TARGET, target_folder, workspace};
+use pugmark_harness::images::{BY_FIRMWARE, firmware_target, target_folder, workspace};
 use pugmark_harness::libipt::release::{self, Download, RELEASES, Release};
 use pugmark_harness::linux::{DebianKernel, packages};
 use pugmark_harness::qemu::{self, QEMU};
@@ -238,7 +238,7 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     for result in RELEASES
         .map(|release| libipt_release(release, no_install))
         .into_iter()
-        .chain([libipt_sources(no_install), require_targets(&[UEFI_TARGET], no_install)])
+        .chain([libipt_sources(no_install), require_targets(&BY_FIRMWARE.map(firmware_target), no_install)])
     {
         if let Err(error) = result {
             println!("{error:#}");

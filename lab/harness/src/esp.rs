@@ -23,13 +23,50 @@ pub fn missing_firmware() -> Option<&'static str> {
 /// # Errors
 /// If the program is too large for a FAT file system.
 pub fn disk(program: &[u8]) -> Result<Vec<u8>> {
-    let mut disk =
-        Cursor::new(vec![0; (program.len() + program.len() / 16 + TABLES).next_multiple_of(SECTOR)]);
+    with_files(program, &[])
+}
+
+/// Limine's menu: its key for a kernel's path has changed between versions.
+const MENU: &str = "\
+timeout: 0
+/kernel
+    protocol: limine
+    path: boot():/kernel
+    kernel_path: boot():/kernel
+";
+
+/// Returns a disk with Limine, which boots `kernel`.
+///
+/// # Errors
+/// If there is no Limine here, or the files are too large.
+pub fn limine_disk(kernel: &[u8]) -> Result<Vec<u8>> {
+    with_files(&limine()?, &[("limine.conf", MENU.as_bytes()), ("kernel", kernel)])
+}
+
+/// Reads Limine as a program for UEFI firmware.
+///
+/// # Errors
+/// If the environment does not say where it is: no package of Debian's or crate brings it.
+pub fn limine() -> Result<Vec<u8>> {
+    const FILE: &str = "BOOTX64.EFI";
+    let folder = std::env::var_os("PUGMARK_LIMINE");
+    let folder = folder.with_context(|| format!("PUGMARK_LIMINE names no folder with Limine's {FILE}"))?;
+    let file = Path::new(&folder).join(FILE);
+    std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn with_files(program: &[u8], files: &[(&str, &[u8])]) -> Result<Vec<u8>> {
+    let size = program.len() + files.iter().map(|(_, content)| content.len()).sum::<usize>();
+    let mut disk = Cursor::new(vec![0; (size + size / 16 + TABLES).next_multiple_of(SECTOR)]);
     fatfs::format_volume(&mut disk, FormatVolumeOptions::new()).context("a FAT file system")?;
-    let files = FileSystem::new(&mut disk, FsOptions::new())?;
-    let folder = files.root_dir().create_dir("EFI")?.create_dir("BOOT")?;
+    let system = FileSystem::new(&mut disk, FsOptions::new())?;
+    let root = system.root_dir();
+    let folder = root.create_dir("EFI")?.create_dir("BOOT")?;
     folder.create_file("BOOTX64.EFI")?.write_all(program).context("a program on a disk")?;
-    drop(folder);
-    files.unmount()?;
+    for (name, content) in files {
+        root.create_file(name)?.write_all(content).with_context(|| format!("the file {name} on a disk"))?;
+    }
+    drop((folder, root));
+    system.unmount()?;
     Ok(disk.into_inner())
 }

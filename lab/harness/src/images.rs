@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::esp::missing_firmware;
+use crate::esp;
 use crate::symbols::Symbols;
 
 /// The two images: the guest kernel and the monitor below it.
@@ -88,31 +88,34 @@ pub fn build_libipt() -> Result<PathBuf> {
 }
 
 /// The example kernels, in the order in which they are best read; each is a folder in `lab/examples/`.
-pub const EXAMPLES: [&str; 9] =
-    ["snapshot", "panic", "live", "lossless", "fuzz-target", "threads", "async", "c", "uefi"];
+pub const EXAMPLES: [&str; 10] =
+    ["snapshot", "panic", "live", "lossless", "fuzz-target", "threads", "async", "c", "uefi", "limine"];
 
-/// The example that UEFI firmware starts.
-pub const UEFI_EXAMPLE: &str = "uefi";
-/// The target of that example.
-pub const UEFI_TARGET: &str = "x86_64-unknown-uefi";
+/// The examples that UEFI firmware boots from a disk: by itself, and by Limine.
+pub const BY_FIRMWARE: [&str; 2] = ["uefi", "limine"];
 
-/// Returns the reason for which the example for UEFI firmware cannot be built or booted, if there is one.
+/// Returns the target of an example that firmware boots.
 #[must_use]
-pub fn missing_for_uefi() -> Option<&'static str> {
-    let libraries =
-        Command::new("rustc").args(["--print", "target-libdir", "--target", UEFI_TARGET]).output();
+pub fn firmware_target(name: &str) -> &'static str {
+    if name == BY_FIRMWARE[0] { "x86_64-unknown-uefi" } else { "x86_64-unknown-none" }
+}
+
+/// Returns the reason for which an example that firmware boots cannot be built or booted here, if there is one.
+#[must_use]
+pub fn missing_for(name: &str) -> Option<String> {
+    let target = firmware_target(name);
+    let libraries = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
     let is_there =
         libraries.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).exists());
     if !is_there {
-        return Some(
-            "the toolchain lacks the target x86_64-unknown-uefi (`rustup target add x86_64-unknown-uefi`)",
-        );
+        return Some(format!("the toolchain has no {target} (`rustup target add {target}`)"));
     }
-    missing_firmware()
+    let loader = if name == BY_FIRMWARE[1] { esp::limine().err() } else { None };
+    loader.map(|error| error.to_string()).or_else(|| esp::missing_firmware().map(str::to_owned))
 }
 
-/// Builds the example kernels, which are a workspace of their own but for those in C and for UEFI firmware, and returns
-/// the path of the one with this name.
+/// Builds the example kernels, which are a workspace of their own but for the one in C and those of
+/// [`BY_FIRMWARE`], and returns the path of the one with this name.
 ///
 /// # Errors
 /// If the build fails.
@@ -124,10 +127,12 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
     let target = target_folder().join("example-kernels");
     let folder = target.to_str().context("the target folder's name is no UTF-8")?;
     let arguments = ["--release", "--target-dir", folder];
-    if name == UEFI_EXAMPLE {
-        let manifest = workspace().join("lab/examples/uefi/Cargo.toml");
-        cargo_build(&manifest, &[&arguments[..], &["--target", UEFI_TARGET]].concat())?;
-        return Ok(target.join(UEFI_TARGET).join("release/uefi-kernel.efi"));
+    if BY_FIRMWARE.contains(&name) {
+        let (manifest, on) =
+            (workspace().join(format!("lab/examples/{name}/Cargo.toml")), firmware_target(name));
+        cargo_build(&manifest, &[&arguments[..], &["--target", on]].concat())?;
+        let suffix = if name == BY_FIRMWARE[0] { ".efi" } else { "" };
+        return Ok(target.join(on).join(format!("release/{name}-kernel{suffix}")));
     }
     Ok(cargo_build(&manifest, &arguments)?.join(name))
 }

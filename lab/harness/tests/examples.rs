@@ -2,7 +2,7 @@
 
 use pugmark_harness::esp::missing_firmware;
 use pugmark_harness::examples::{boot_by_grub, check, check_thread, machine, run};
-use pugmark_harness::images::{EXAMPLES, Images, UEFI_EXAMPLE, build_example, missing_for_uefi};
+use pugmark_harness::images::{BY_FIRMWARE, EXAMPLES, Images, build_example, missing_for};
 use pugmark_harness::report::End;
 use std::fs;
 use std::path::Path;
@@ -60,8 +60,17 @@ fn async_attributes_what_it_executes_to_tasks_while_it_executes_it() {
 
 #[test]
 fn uefi_firmware_starts_a_kernel_that_prints_the_call_tree_of_a_function() {
-    match missing_for_uefi() {
-        None => is_right(UEFI_EXAMPLE),
+    is_right_by_firmware("uefi");
+}
+
+#[test]
+fn limine_boots_a_kernel_that_prints_the_call_tree_of_a_function() {
+    is_right_by_firmware("limine");
+}
+
+fn is_right_by_firmware(name: &str) {
+    match missing_for(name) {
+        None => is_right(name),
         Some(reason) => println!("skipped: {reason}"),
     }
 }
@@ -95,7 +104,7 @@ fn are_right_by_grub(names: &[&str], uefi: bool) {
 
 #[test]
 fn grub_boots_each_example_from_a_cd_and_its_output_is_right() {
-    are_right_by_grub(EXAMPLES.strip_suffix(&[UEFI_EXAMPLE]).unwrap(), false);
+    are_right_by_grub(EXAMPLES.strip_suffix(&BY_FIRMWARE).unwrap(), false);
 }
 
 #[test]
@@ -128,7 +137,7 @@ fn lines(source: &str) -> usize {
 fn the_examples_are_as_short_as_their_table_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let table = fs::read_to_string(folder.join("README.md")).unwrap();
-    for (name, most) in EXAMPLES.into_iter().zip([30, 150, 60, 130, 100, 100, 120, 80, 30]) {
+    for (name, most) in EXAMPLES.into_iter().zip([30, 150, 60, 130, 100, 100, 120, 80, 30, 30]) {
         let file = if name == "c" { "src/main.c" } else { "src/main.rs" };
         let lines = lines(&fs::read_to_string(folder.join(name).join(file)).unwrap());
         assert!(lines <= most, "{name} has {lines} lines");

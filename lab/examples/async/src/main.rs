@@ -49,7 +49,7 @@ fn nmi(rip: u64) {
     assert!(pmi != Pmi::NotOurs, "nobody else sends NMIs");
 }
 
-/// What was executed in one place: polls, instructions, calls.
+/// Polls, instructions and calls of one task, of the executor or of interrupts.
 #[derive(Clone, Copy, Default)]
 struct Row {
     task: u64,

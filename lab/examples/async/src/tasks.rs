@@ -21,7 +21,7 @@ static AT_TICK: AtomicWaker = AtomicWaker::new();
 static QUEUE: Mutex<([Option<u64>; NUMBERS], usize)> = Mutex::new(([None; NUMBERS], 0));
 static AT_NUMBER: AtomicWaker = AtomicWaker::new();
 
-/// What `consume` and `sort` have computed.
+/// The results of `consume` and `sort`.
 pub static RESULTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Runs all tasks.

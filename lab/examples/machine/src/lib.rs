@@ -1,5 +1,5 @@
-//! The parts of a PC that an example kernel needs before tracing: entry, memory, serial port, interrupts, symbols, programs
-//! and their threads.
+//! The parts of a PC that an example kernel needs before tracing: entry, memory, serial port, interrupts, symbols,
+//! programs and their threads.
 //!
 //! A kernel has all of this already. Only the #GP handler (`traps`) is related to tracing: it repairs the driver's
 //! guarded accesses, and a kernel adds this to its own handler.

@@ -5,9 +5,9 @@
 
 mod machine;
 
-use core::hint::black_box;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use machine::FirmwareFrames;
+use pc::{RESULT, println, traced};
 use pugmark_kernel::arch::PlainMsr;
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::short::{FramePool, ShortError, kernel_code, snapshot};
@@ -26,7 +26,7 @@ fn main() -> Status {
     println!("run uefi\nbase {image:p}");
     print_calls(&memory, image).unwrap_or_else(|error| panic!("{error}"));
     println!("ok uefi\ndone 1 0");
-    machine::exit(true)
+    pc::exit(true)
 }
 
 fn print_calls(memory: &FramePool, image: *const u8) -> Result<(), ShortError> {
@@ -35,9 +35,9 @@ fn print_calls(memory: &FramePool, image: *const u8) -> Result<(), ShortError> {
     let code = [unsafe { kernel_code(start, end) }];
     // SAFETY: the kernel runs at CPL 0 on one processor.
     let msr = unsafe { PlainMsr::new() };
-    machine::mark_truth(1);
+    pc::mark_truth(1);
     let trace = snapshot(msr, memory, TRACE as u64, &PtConfig::new().os(true), traced)?;
-    machine::mark_truth(0);
+    pc::mark_truth(0);
     println!("result {}; lost: {}", RESULT.load(Relaxed), trace.loss());
     for step in trace.calls(&code, &mut [0; TRACE])? {
         let step = step?;
@@ -46,27 +46,4 @@ fn print_calls(memory: &FramePool, image: *const u8) -> Result<(), ShortError> {
         }
     }
     Ok(())
-}
-
-// The traced code.
-
-static RESULT: AtomicU32 = AtomicU32::new(0);
-
-#[inline(never)]
-fn traced() {
-    RESULT.store(leaf(tower(4)) + leaf(1), Relaxed);
-}
-
-/// Calls itself twice for each height.
-#[inline(never)]
-fn tower(height: u32) -> u32 {
-    match height {
-        0 => 0,
-        _ => tower(black_box(height - 1)) + tower(black_box(height / 2)) + 1,
-    }
-}
-
-#[inline(never)]
-fn leaf(value: u32) -> u32 {
-    black_box(value) ^ 1
 }

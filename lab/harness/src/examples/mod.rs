@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::images::{Images, UEFI_EXAMPLE};
+use crate::images::{BY_FIRMWARE, Images};
 use crate::machine::{EXIT_PASSED, Machine, Outcome};
 use crate::report::{End, Transcript};
 use crate::scratch::Scratch;
@@ -48,12 +48,14 @@ pub fn run(
     monitor_options: &str,
     watch: impl FnMut(&str),
 ) -> Result<Outcome> {
-    if name != UEFI_EXAMPLE {
+    if !BY_FIRMWARE.contains(&name) {
         return machine(images, name, image, monitor_options).run(watch);
     }
     let scratch = Scratch::new()?;
     let disk = scratch.file("disk.img");
-    std::fs::write(&disk, esp::disk(&std::fs::read(image)?)?)?;
+    let kernel = std::fs::read(image)?;
+    let content = if name == "limine" { esp::limine_disk(&kernel)? } else { esp::disk(&kernel)? };
+    std::fs::write(&disk, content)?;
     boot_medium(images, name, BootSource::Disk(disk), true, &scratch, watch)
 }
 
@@ -122,14 +124,15 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
     let [run] = &outcome.transcript.runs[..] else { bail!("the example is one run, not several or none") };
     ensure!(run.name == name, "another example has run: {}", run.name);
     ensure!(run.end == Some(End::Ok), "it ended with {:?}", run.end);
-    if name == UEFI_EXAMPLE {
+    if name == "uefi" {
         let base = outcome.transcript.other.iter().find_map(|line| line.strip_prefix("base 0x"));
         let base = u64::from_str_radix(base.context("no base")?, 16)?;
-        return Shown { program: ExampleProgram::read_at(image, base)?, outcome }.snapshot("uefi_kernel");
+        return Shown { program: ExampleProgram::read_at(image, base)?, outcome }.snapshot("pc");
     }
     let evidence = Shown { program: ExampleProgram::read(image)?, outcome };
     match name {
         "snapshot" => evidence.snapshot("snapshot"),
+        "limine" => evidence.snapshot("pc"),
         "panic" => evidence.panic(),
         "fuzz-target" => evidence.fuzz_target(),
         "lossless" => evidence.lossless(),

@@ -14,12 +14,12 @@ const TASKS: [&str; 3] = ["produce", "consume", "sort"];
 const EXECUTOR: &str = "executor ?";
 const INTERRUPTS: &str = "interrupts ?";
 
-/// How many numbers two tasks pass on, and how many one sorts.
+/// The count of numbers that two tasks pass on, and of those that one sorts.
 const NUMBERS: u64 = 12;
 const SORTED: u64 = 120;
 
 /// Number of polls, instructions and calls.
-type Row = [u64; 3];
+type Executed = [u64; 3];
 
 impl Shown<'_> {
     /// Checks that instructions and calls were attributed to the tasks that have executed them.
@@ -57,21 +57,21 @@ fn task(name: &str) -> String {
 }
 
 /// Returns a row as it is printed.
-fn printed_as(name: &str, [polls, instructions, calls]: Row) -> String {
+fn printed_as(name: &str, [polls, instructions, calls]: Executed) -> String {
     format!("{name} polls={polls} instructions={instructions} calls={calls}")
 }
 
 /// A walk over the path that knows which task runs.
 struct ByTask<'a> {
     program: &'a ExampleProgram,
-    rows: BTreeMap<String, Row>,
+    rows: BTreeMap<String, Executed>,
     now: Option<String>,
     /// The interrupts that have not returned; each with the interrupted instruction, if where it led to is not known.
     interrupted: Vec<Option<Instruction>>,
 }
 
 impl ByTask<'_> {
-    fn row(&mut self) -> &mut Row {
+    fn row(&mut self) -> &mut Executed {
         let name = match &self.now {
             _ if !self.interrupted.is_empty() => INTERRUPTS,
             Some(task) => task,

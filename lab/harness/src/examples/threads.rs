@@ -79,7 +79,7 @@ impl Shown<'_> {
     }
 }
 
-/// How many numbers a thread sorts.
+/// The count of numbers that a thread sorts.
 const NUMBERS: u64 = 100;
 
 /// The program's `mix`: a step of a linear congruential generator.
