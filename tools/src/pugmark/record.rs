@@ -79,10 +79,10 @@ pub struct RecordCommand {
     /// Record the machine that PROGRAM (qemu-system-x86_64) emulates: all processors and levels
     #[arg(long, conflicts_with_all = ["filter", "main_only", "aslr", "engine", "pid"])]
     machine: bool,
-    /// The machine's functions, for --start and --stop: its kernel's ELF file, a System.map or a /proc/kallsyms
+    /// The machine's functions, for --start and --stop: an ELF file, System.map or /proc/kallsyms
     #[arg(long, value_name = "FILE", requires = "machine")]
     symbols: Option<PathBuf>,
-    /// The distance by which the machine's Linux has moved itself from where --symbols has it (KASLR)
+    /// The distance by which the machine's Linux has moved itself from there (KASLR)
     #[arg(long, value_name = "0xOFFSET", requires = "machine", value_parser = offset)]
     kaslr: Option<u64>,
     /// Record a process that runs, by stepping; it goes on afterwards

@@ -38,7 +38,7 @@ Examples:
   pugmark boot --profile icelake --processors 4 --memory 1024 --disk disk.img
   pugmark boot --uefi --cdrom system.iso
   pugmark boot --linux -- perf record -e intel_pt//u -o /out/perf.data -- gzip -k notes
-  pugmark boot --linux --record gzip.rec --start do_execveat_common -- gzip -k notes
+  pugmark boot --linux --record gzip.rec --start __x64_sys_execve -- gzip -k notes
   pugmark boot --kernel vmlinuz --initrd initrd.img --append console=ttyS0
   pugmark boot --kernel xen.gz --append \"xen com1=115200\" --module \"vmlinuz console=hvc0\" --initrd initrd.img
   pugmark boot --disk disk.img -- -snapshot -serial file:second.log")]
@@ -74,8 +74,7 @@ pub struct BootOptions {
     /// Write what retired under tracing, an instruction a line: session, CPU, CPL, CR3, address
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// Record all that the machine executes into this folder, as `pugmark record --machine` does: without the
-    /// monitor, so the guest cannot trace itself
+    /// Record all that the machine executes into this folder, without the monitor
     #[arg(long, value_name = "DIR", conflicts_with_all = ["truth", "monitor", "module"])]
     record: Option<PathBuf>,
     /// Record from here on: FUNCTION[+0xOFFSET] of the kernel, 0xADDRESS or count:N
@@ -87,8 +86,8 @@ pub struct BootOptions {
     /// More options for the monitor, such as `pmi-skid=100`
     #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
     monitor: String,
-    /// With `--linux` the command that runs in it as root, otherwise more arguments for QEMU
-    #[arg(last = true, value_name = "COMMAND OR QEMU'S ARGUMENTS")]
+    /// With `--linux` the command that runs in it, as root; otherwise more arguments for QEMU
+    #[arg(last = true, value_name = "WORDS")]
     arguments: Vec<OsString>,
 }
 
@@ -104,8 +103,7 @@ struct SourceOptions {
     /// Boot this kernel: Linux's bzImage, or a file for PVH, multiboot2 or multiboot
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Boot Linux, and run COMMAND in it or a shell: the newest kernel in /boot, or Debian's by apt; VERSION is what
-    /// `uname -r` prints, bookworm-cloud, trixie-cloud or a file
+    /// Boot Linux and run WORDS in it: by `uname -r`, bookworm-cloud or a file [default: newest]
     #[arg(long, value_name = "VERSION", num_args = 0..=1, default_missing_value = "")]
     linux: Option<LinuxVersion>,
 }
