@@ -7,10 +7,12 @@ use pugmark_kernel::amd::counters::CountersRefusal;
 use pugmark_kernel::amd::ibs::{IbsRefusal, UnlockError};
 use pugmark_kernel::amd::{EilvtError, LvtEntry};
 use pugmark_kernel::intel::bts::BtsRefusal;
+use pugmark_kernel::intel::counters::{IntelCounterFeature, IntelCountersRefusal};
 use pugmark_kernel::intel::ds::{
     AreaError, DsRefusal, Gate, Half, LinearRequest, MemoryType, Place, PlanError, Rule, Warning,
 };
 use pugmark_kernel::intel::lbr::LbrRefusal;
+use pugmark_kernel::intel::pebs::architectural::{ArchPebsBufferError, ArchPebsGroups, ArchPebsRefusal};
 use pugmark_kernel::intel::pebs::{Counter, PebsRefusal, Periods, PreciseEvent};
 use pugmark_kernel::intel::pt::LeftOn;
 use pugmark_kernel::intel::pt::PtConfigRefusal;
@@ -196,6 +198,10 @@ fn of_what_is_absent_whatever_it_is() {
             "microcode 0x14 makes PEBS useless, which needs 0x28",
         ),
         (&Missing::PebsTraceOutput, "IA32_PERF_CAPABILITIES[16] (PEBS output to Intel PT) is 0"),
+        (
+            &Missing::ArchitecturalPebs,
+            "CPUID.23H.0:EAX[5:4], or the version of counters: no architectural PEBS",
+        ),
         (&Missing::SamplingCounter, "CPUID.0AH:EAX[15:8] is 0: there is no counter"),
         (
             &Missing::LastBranchModel { family: 6, model: 8 },
@@ -379,6 +385,72 @@ fn of_samples() {
         (
             &PebsRefusal::Spare { spare: 2, needed: 4 },
             "the PEBS buffer keeps 2 records free, and 4 may come until a PMI is served",
+        ),
+        (
+            &PebsRefusal::NoLoadLatency(general),
+            "general-purpose counter 0 does not sample loads by their latency",
+        ),
+        (&PebsRefusal::LatencyThreshold { threshold: 2 }, "a latency threshold of 2 cycles, the lowest is 3"),
+        (
+            &PebsRefusal::NotAlone(general),
+            "general-purpose counter 0 samples loads by their latency, and no other counter may sample meanwhile",
+        ),
+    ]);
+}
+
+#[test]
+fn of_architectural_samples() {
+    let request = Request { size: 0x2000, align: 0x2000, limit: 1 << 46 };
+    assert_texts(&[
+        (&ArchPebsRefusal::NoCounters, "no counter is to sample"),
+        (&ArchPebsRefusal::NoLevel, "neither CPL 0 nor what is above it is to be sampled"),
+        (&ArchPebsRefusal::NoCounter(Counter::Fixed(1)), "fixed-function counter 1 does not sample"),
+        (
+            &ArchPebsRefusal::Period { counter: Counter::General(0), period: 0 },
+            "a period of 0 for general-purpose counter 0, which takes 1 to 2147483648",
+        ),
+        (
+            &ArchPebsRefusal::Groups(ArchPebsGroups::ZMM_HIGH),
+            "CPUID.23H.4:EBX lacks groups of the records: 0x400000",
+        ),
+        (
+            &ArchPebsBufferError::Size { bytes: 3 },
+            "a buffer of 3 bytes: a power of two from 4096 to 134217728 is needed",
+        ),
+        (
+            &ArchPebsBufferError::Spare { spare: 8, bytes: 4096 },
+            "8 spare bytes of 4096: a multiple of 16 is needed, and not all",
+        ),
+        (
+            &ArchPebsBufferError::NoMemory(request),
+            "no memory: 0x2000 bytes, aligned to 0x2000, below 0x400000000000",
+        ),
+        (
+            &ArchPebsBufferError::NotAsRequested { address: 0x1000, request },
+            "0x2000 bytes at 0x1000, not aligned to 0x2000 or not below 0x400000000000",
+        ),
+    ]);
+}
+
+#[test]
+fn of_intels_counters() {
+    assert_texts(&[
+        (&IntelCountersRefusal::Nothing, "there is no event to count"),
+        (
+            &IntelCountersRefusal::NoFeature { event: 2, feature: IntelCounterFeature::AutoReload },
+            "event 2 of the list: CPUID.23H.2 (auto counter reload) is not there",
+        ),
+        (
+            &IntelCountersRefusal::NoFeature { event: 2, feature: IntelCounterFeature::BranchRecords },
+            "event 2 of the list: CPUID.1CH:ECX[19:16] (events in last branch records) is not there",
+        ),
+        (
+            &IntelCountersRefusal::ReloadPlaces { event: 0, places: 0b100 },
+            "event 0 of the list: it is reloaded by those of 0b100, which the list lacks",
+        ),
+        (
+            &IntelCountersRefusal::ReloadPeriod { event: 0, period: 3_000_000_000 },
+            "event 0 of the list: a period of 3000000000, the longest is 2147483648",
         ),
     ]);
 }

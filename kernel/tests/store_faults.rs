@@ -393,5 +393,13 @@ fn last_branches(machine: &Machine) -> u32 {
     faults
 }
 
-const EMPTY: Branch =
-    Branch { from: 0, to: 0, mispredicted: None, in_tsx: false, tsx_abort: false, cycles: None, kind: None };
+const EMPTY: Branch = Branch {
+    from: 0,
+    to: 0,
+    mispredicted: None,
+    in_tsx: false,
+    tsx_abort: false,
+    cycles: None,
+    kind: None,
+    events: None,
+};

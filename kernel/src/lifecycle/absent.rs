@@ -116,6 +116,9 @@ pub enum Missing {
         /// The version that CPUID reports.
         version: u8,
     },
+    /// `CPUID.23H.0:EAX[5:4]` are not both 1, or the version of performance monitoring is below 6: no architectural
+    /// PEBS.
+    ArchitecturalPebs,
     /// `IA32_PERF_CAPABILITIES[11:8]` names a format of PEBS records that is not known.
     PebsFormat {
         /// The format's number.
@@ -184,6 +187,9 @@ impl fmt::Display for Missing {
             Self::WideRecords => "the DS area has 32-bit fields: CPUID.1:ECX[2] is 0, and IA-32e mode is off",
             Self::GlobalCtrl { version } => {
                 return write!(f, "CPUID.0AH:EAX[7:0] is {version}: IA32_PERF_GLOBAL_CTRL is not there");
+            }
+            Self::ArchitecturalPebs => {
+                "CPUID.23H.0:EAX[5:4], or the version of counters: no architectural PEBS"
             }
             Self::PebsFormat { number } => {
                 return write!(

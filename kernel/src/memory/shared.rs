@@ -55,6 +55,22 @@ impl SharedBytes {
         unsafe { self.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
+    /// Moves `len` bytes from `offset` to the beginning.
+    ///
+    /// # Panics
+    ///
+    /// The memory has fewer bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`SharedBytes::write`].
+    pub(crate) unsafe fn move_to_start(self, offset: usize, len: usize) {
+        let from = self.from(offset);
+        assert!(len <= from.len, "{len:#x} bytes of {:#x}", from.len);
+        // SAFETY: both within the allocation, and the caller promises that nobody else accesses it. They may overlap.
+        unsafe { from.start.as_ptr().copy_to(self.start.as_ptr(), len) };
+    }
+
     /// Returns the first byte, which the processor may have overwritten.
     ///
     /// # Panics
@@ -125,13 +141,17 @@ mod tests {
     fn no_access_goes_beyond_the_end() {
         // (access to four bytes, it is within them)
         type Access = fn(SharedBytes);
-        let table: [(Access, bool); 8] = [
+        let table: [(Access, bool); 10] = [
             (|four| _ = four.from(4), true),
             (|four| _ = four.from(5), false),
             // SAFETY: nothing else accesses the array; the test checks that an access too long panics.
             (|four| unsafe { four.from(1).write(&[0; 3]) }, true),
             // SAFETY: as above.
             (|four| unsafe { four.from(1).write(&[0; 4]) }, false),
+            // SAFETY: as above.
+            (|four| unsafe { four.move_to_start(1, 3) }, true),
+            // SAFETY: as above.
+            (|four| unsafe { four.move_to_start(1, 4) }, false),
             // SAFETY: as above.
             (|four| unsafe { four.from(1).fill(0, 3) }, true),
             // SAFETY: as above.

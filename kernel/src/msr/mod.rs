@@ -46,6 +46,7 @@ macro_rules! values {
 }
 
 pub mod amd;
+mod arch_pebs;
 pub(crate) mod counters;
 mod debug;
 mod ds;
@@ -59,6 +60,8 @@ mod vmx;
 
 use core::fmt;
 
+pub use arch_pebs::ArchPebsGroups;
+pub(crate) use arch_pebs::{PebsBase, PebsIndex};
 pub(crate) use counters::{
     BiosSignId, Counter, CounterAddresses, FixedCtrCtrl, GlobalCtrl, GlobalInUse, Ia32PerfEvtSel,
     PebsDataCfg, PebsEnable, PebsLdLatThreshold, PerfCapabilities, TsxForceAbort, fixed_counter,

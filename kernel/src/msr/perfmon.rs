@@ -16,6 +16,9 @@ bitflags! {
         const OVF_FIXED_CTR = 0xffff << 32;
         /// Ovf_PERF_METRICS: the metrics register overflowed.
         const OVF_PERF_METRICS = 1 << 48;
+        /// The buffer of architectural PEBS has reached its threshold. Source: Linux,
+        /// GLOBAL_STATUS_ARCH_PEBS_THRESHOLD_BIT.
+        const ARCH_PEBS_THRESHOLD = 1 << 54;
         /// Trace_ToPA_PMI: a ToPA region with INT filled.
         const TRACE_TOPA_PMI = 1 << 55;
         /// LBR_Frz: the LBRs are frozen.

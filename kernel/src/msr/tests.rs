@@ -83,6 +83,7 @@ fn perf_global_status_has_the_manuals_bits() {
         (GlobalStatus::OVF_PMC, 0, 31),
         (GlobalStatus::OVF_FIXED_CTR, 32, 47),
         (GlobalStatus::OVF_PERF_METRICS, 48, 48),
+        (GlobalStatus::ARCH_PEBS_THRESHOLD, 54, 54),
         (GlobalStatus::TRACE_TOPA_PMI, 55, 55),
         (GlobalStatus::LBR_FRZ, 58, 58),
         (GlobalStatus::CTR_FRZ, 59, 59),
@@ -129,6 +130,8 @@ fn registers_are_at_the_manuals_addresses() {
         (PebsEnable::ADDRESS, 0x3f1),
         (PebsDataCfg::ADDRESS, 0x3f2),
         (PebsLdLatThreshold::ADDRESS, 0x3f6),
+        (PebsBase::ADDRESS, 0x3f4),
+        (PebsIndex::ADDRESS, 0x3f5),
         (Ia32PerfEvtSel::at(0).address(), 0x186),
         (Ia32PerfEvtSel::at(7).address(), 0x18d),
         (pmc(7).address(), 0xc8),
@@ -181,6 +184,8 @@ fn registers_are_written_as_they_were_read() {
         both_ways::<GlobalCtrl>(bits);
         both_ways::<PebsEnable>(bits);
         both_ways::<PebsDataCfg>(bits);
+        both_ways::<PebsBase>(bits);
+        both_ways::<PebsIndex>(bits);
         both_ways::<ApicBase>(bits);
         both_ways::<DsAreaBase>(bits);
         both_ways::<MiscEnable>(bits);
@@ -251,6 +256,34 @@ fn the_counters_registers_have_the_manuals_bits() {
     assert_eq!(FixedCtrCtrl::counting(1, true, true, true), 0x10_0000_0030);
     assert_eq!(FixedCtrCtrl::mask(1), 0x30_0000_00f0);
     assert_eq!([0, 1, 2, 3].map(FixedCtrCtrl::rdpmc_usr_disable), [33, 37, 41, 45].map(|bit| 1 << bit));
+}
+
+#[test]
+fn architectural_pebs_has_the_headers_bits() {
+    let table = [
+        (ArchPebsGroups::COUNTERS, 36, 36),
+        (ArchPebsGroups::FIXED_COUNTERS, 37, 37),
+        (ArchPebsGroups::METRICS, 38, 38),
+        (ArchPebsGroups::BRANCHES_8, 40, 40),
+        (ArchPebsGroups::BRANCHES_16, 41, 41),
+        (ArchPebsGroups::BRANCHES, 40, 41),
+        (ArchPebsGroups::XMM, 49, 49),
+        (ArchPebsGroups::YMM_HIGH, 50, 50),
+        (ArchPebsGroups::OPMASK, 53, 53),
+        (ArchPebsGroups::ZMM_HIGH, 54, 54),
+        (ArchPebsGroups::ZMM_16_31, 55, 55),
+        (ArchPebsGroups::REGISTERS, 61, 61),
+        (ArchPebsGroups::AUXILIARY, 62, 62),
+    ];
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+    }
+    assert_eq!([ArchPebsGroups::ALLOW_IN_RECORD, ArchPebsGroups::ENABLE], [bits(35, 35), bits(63, 63)]);
+    assert_eq!([PebsIndex::FULL, PebsIndex::EN], [bits(31, 31), bits(32, 32)]);
+    assert_eq!(PebsIndex::SETTINGS, bits(32, 32) | bits(36, 58));
+    assert_eq!(PebsIndex::new(0x7f_ffff, 0).0, bits(4, 26) | bits(32, 32));
+    assert_eq!(PebsIndex::new(0, 0x7f_ffff).0, PebsIndex::SETTINGS);
+    assert_eq!(PebsIndex::new(5, 7).bytes(), 80);
 }
 
 #[test]

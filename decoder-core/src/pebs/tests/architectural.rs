@@ -34,7 +34,7 @@ fn fragment(places: &[usize], flags: u64) -> Vec<u8> {
         words.extend(&all[*place].1);
     }
     words.resize(words.len().next_multiple_of(2), 0);
-    words[0] = header | words.len() as u64 * 8;
+    words[0] = header | (words.len() as u64 * 8);
     bytes(&words)
 }
 
@@ -97,7 +97,7 @@ fn each_vector_register_has_its_own_bit() {
     for (bit, words) in [(49, 32), (50, 32), (53, 8), (54, 64), (55, 128)] {
         let mut all = vec![0, 0, 0, 0];
         all.extend(0x100..0x100 + words);
-        all[0] = 1 << bit | all.len() as u64 * 8;
+        all[0] = 1 << bit | (all.len() as u64 * 8);
         let bytes = bytes(&all);
         let (record, _) = parse(&bytes).unwrap();
         let VectorRegisters { ymm_high, opmask, zmm_high, zmm_16_31 } = record.vectors;
@@ -123,7 +123,7 @@ fn eight_and_sixteen_branches_need_no_depth() {
     for (field, count) in [(1, 8), (2, 16), (3, 32), (3, 0)] {
         let mut words = vec![0, 0, 0, 0, if field == 3 { count } else { 0xdead }, 0, 0, 0];
         words.extend((0..3 * count).map(|n| 0x1000 + n));
-        words[0] = field << 40 | words.len() as u64 * 8;
+        words[0] = field << 40 | (words.len() as u64 * 8);
         let bytes = bytes(&words);
         let (record, size) = parse(&bytes).unwrap();
         assert_eq!(size, bytes.len());

@@ -43,10 +43,10 @@ pub struct IntelCounterCapabilities {
     /// The architectural events that do not exist, a bit for each: `CPUID.0AH:EBX`, with the bits above its length.
     unavailable: u32,
     /// True if IA32_PERF_GLOBAL_INUSE exists: `CPUID.0AH:EAX[7:0]` is 4 or more.
-    pub(super) global_in_use: bool,
+    pub(crate) global_in_use: bool,
     /// True if the model has the errata of [`Errata::COUNTERS_NEED_CLEARING`].
     pub(super) need_clearing: bool,
-    pub(super) addresses: CounterAddresses,
+    pub(crate) addresses: CounterAddresses,
 }
 
 impl IntelCounterCapabilities {
@@ -125,7 +125,7 @@ impl IntelCounterCapabilities {
     }
 
     /// Returns the width of a counter in bits.
-    pub(super) const fn bits(&self, counter: Counter) -> u8 {
+    pub(crate) const fn bits(&self, counter: Counter) -> u8 {
         match counter {
             Counter::General(_) => self.general_bits,
             Counter::Fixed(_) => self.fixed_bits,

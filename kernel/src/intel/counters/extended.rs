@@ -15,6 +15,10 @@ pub(crate) enum SubLeaf {
     Counters = 1,
     /// The counters that auto counter reload reloads, and those that cause it.
     Reload = 2,
+    /// The groups of fields that records of architectural PEBS can have.
+    PebsGroups = 4,
+    /// The counters that sample by architectural PEBS.
+    PebsCounters = 5,
 }
 
 /// Returns a sub-leaf of leaf 23H; `None` if the processor does not have it. The leaf exists with `CPUID.07H.1:EAX[8]`.

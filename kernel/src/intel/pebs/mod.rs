@@ -13,6 +13,7 @@
 //! Source for this whole module: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each
 //! microarchitecture, "Adaptive PEBS", "Extended PEBS".
 
+pub mod architectural;
 mod capabilities;
 mod config;
 mod groups;

@@ -119,7 +119,7 @@ impl PtCapabilities {
             mtc_freqs: (sub.eax >> 16) as u16,
             cyc_thresholds: sub.ebx as u16,
             psb_freqs: (sub.ebx >> 16) as u16,
-            triggers: (main.ebx >> Feature::TriggerTracing.field().low & 1 == 1).then(|| Triggers {
+            triggers: (main.ebx >> Feature::TriggerTracing.field().low & 1 == 1).then_some(Triggers {
                 registers: (sub.eax >> 8 & 0x7) as u8,
                 attribution: sub.ecx & 1 << 0 != 0,
                 pause: sub.ecx & 1 << 1 != 0,
