@@ -32,6 +32,8 @@ pub(super) struct AccessKind {
     /// PREFETCH, which neither loads into a register nor stores.
     pub(super) prefetch: bool,
     pub(super) locked: bool,
+    /// A store with a non-temporal hint.
+    pub(super) streaming: bool,
     /// In bytes; 0 if the size varies, and for a prefetch.
     pub(super) bytes: u32,
 }
@@ -121,6 +123,7 @@ fn access_form(
         read: reads(memory.access()),
         write: writes(memory.access()),
         prefetch,
+        streaming: writes(memory.access()) && is_streaming(&instruction),
         locked: instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg,
         bytes: if prefetch { 0 } else { memory.memory_size().size() as u32 },
     };
@@ -154,6 +157,32 @@ fn is_prefetch(instruction: &Instruction) -> bool {
     matches!(
         instruction.mnemonic(),
         Prefetch | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchw
+    )
+}
+
+/// Returns true for the stores with a non-temporal hint.
+///
+/// Source: APM vol. 1, "Streaming Stores"; vol. 4, the instructions themselves.
+fn is_streaming(instruction: &Instruction) -> bool {
+    use Mnemonic::{
+        Maskmovdqu, Maskmovq, Movntdq, Movnti, Movntpd, Movntps, Movntq, Movntsd, Movntss, Vmaskmovdqu,
+        Vmovntdq, Vmovntpd, Vmovntps,
+    };
+    matches!(
+        instruction.mnemonic(),
+        Maskmovdqu
+            | Maskmovq
+            | Movntdq
+            | Movnti
+            | Movntpd
+            | Movntps
+            | Movntq
+            | Movntsd
+            | Movntss
+            | Vmaskmovdqu
+            | Vmovntdq
+            | Vmovntpd
+            | Vmovntps
     )
 }
 

@@ -192,6 +192,8 @@ pub(super) mod op_ctl2 {
     pub(crate) const DIS: u64 = 1 << 0;
     pub(crate) const EXCLUDE_RIP_63_0: u64 = 1 << 1;
     pub(crate) const EXCLUDE_RIP_63_1: u64 = 1 << 2;
+    /// Only streaming stores are sampled.
+    pub(crate) const STREAMING_STORES_ONLY: u64 = 1 << 3;
 }
 
 /// IbsOpData.
@@ -216,6 +218,9 @@ pub(super) mod op_data2 {
     pub(crate) const CACHE_HIT_ST: u64 = 1 << 5;
     /// DataSrc\[4:3\].
     pub(crate) const SOURCE_HIGH: u64 = 0b11 << 6;
+    /// The op is a streaming store.
+    pub(crate) const STREAMING_STORE: u64 = 1 << 8;
+    pub(crate) const REMOTE_SOCKET: u64 = 1 << 9;
 }
 
 /// IbsOpData3.
@@ -261,6 +266,8 @@ pub(super) mod ibs_cap {
     pub(crate) const DIS: u32 = 1 << 13;
     pub(crate) const FETCH_LAT_FILTERING: u32 = 1 << 14;
     pub(crate) const BIT_63_FILTERING: u32 = 1 << 15;
+    /// The filter of streaming stores, and bits of IbsOpData2 for them and for data of another socket.
+    pub(crate) const STREAMING_STORES: u32 = 1 << 16;
     /// IbsOpData3 has a field for the size of the data's page instead of a bit for each level and size.
     pub(crate) const OP_DTLB_PAGE_SIZE: u32 = 1 << 19;
 }

@@ -123,11 +123,14 @@ impl OpSampling {
 
     /// Returns the bits of IbsOpCtl2 that are not reserved. The others must be zero.
     const fn control2_bits(&self) -> u64 {
+        let mut bits = op_ctl2::DIS;
         if self.has(ibs_cap::BIT_63_FILTERING) {
-            op_ctl2::DIS | op_ctl2::EXCLUDE_RIP_63_0 | op_ctl2::EXCLUDE_RIP_63_1
-        } else {
-            op_ctl2::DIS
+            bits |= op_ctl2::EXCLUDE_RIP_63_0 | op_ctl2::EXCLUDE_RIP_63_1;
         }
+        if self.has(ibs_cap::STREAMING_STORES) {
+            bits |= op_ctl2::STREAMING_STORES_ONLY;
+        }
+        bits
     }
 
     /// Returns the bits of IbsOpData that are not reserved. All processors have those up to IbsOpBrnRet.
@@ -146,7 +149,10 @@ impl OpSampling {
     }
 
     const fn data2_bits(&self) -> u64 {
-        let common = op_data2::SOURCE_LOW | op_data2::RMT_NODE;
+        let mut common = op_data2::SOURCE_LOW | op_data2::RMT_NODE;
+        if self.has(ibs_cap::STREAMING_STORES) {
+            common |= op_data2::STREAMING_STORE | op_data2::REMOTE_SOCKET;
+        }
         match self.sources {
             DataSources::NodeWithoutState => common,
             DataSources::Northbridge | DataSources::Node => common | op_data2::CACHE_HIT_ST,
@@ -309,11 +315,13 @@ impl OpSampling {
             0 => op_ctl2::EXCLUDE_RIP_63_0,
             _ => op_ctl2::EXCLUDE_RIP_63_1,
         };
+        let streams_only = self.control2 & op_ctl2::STREAMING_STORES_ONLY != 0;
         let by_l3 = self.control & op_ctl::L3_MISS_ONLY != 0;
         let by_latency = by_l3 || !self.errata.has(Errata::IBS_LATENCY_FILTER_LEAKS);
         by_l3 && !missed_l3
             || self.control & op_ctl::LD_LAT_EN != 0 && by_latency && !long
             || self.control2 & half != 0
+            || streams_only && !streams(tagged, execution)
     }
 
     fn sample(&mut self, tagged: TaggedOp, execution: &Execution) {
@@ -337,6 +345,9 @@ impl OpSampling {
             loads && tagged.first || data.access.write && tagged.last
         });
         self.data[1] = data.map_or(0, |data| self.op_data2(&data));
+        if self.has(ibs_cap::STREAMING_STORES) && streams(tagged, execution) {
+            self.data[1] |= op_data2::STREAMING_STORE;
+        }
         let kept =
             if self.errata.has(Errata::IBS_STICKY_TLB_BITS) { self.data[2] & STICKY_TLB_BITS } else { 0 };
         self.data[2] = kept | data.map_or(0, |data| self.op_data3(tagged, &data));
@@ -432,6 +443,11 @@ impl OpSampling {
             (PageSize::G1, true, false) => op_data3::L2_TLB_HIT_1G,
         }
     }
+}
+
+/// Returns true if the tagged op is a streaming store.
+fn streams(tagged: TaggedOp, execution: &Execution) -> bool {
+    tagged.last && execution.data.is_some_and(|data| data.access.streaming)
 }
 
 /// Bytes of a cache line.

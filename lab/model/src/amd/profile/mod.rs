@@ -7,7 +7,7 @@ mod table;
 /// A processor's capabilities.
 ///
 /// Profiles do not enumerate features that the model lacks: SVM, the counters of the northbridge, of the L2 and of the
-/// L3 caches, DebugCtl's older records, lightweight profiling, the filter of streaming stores.
+/// L3 caches, DebugCtl's older records, lightweight profiling.
 #[derive(Debug)]
 pub struct AmdProfile {
     /// Name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4`, `zen5` or `zen6`.

@@ -169,7 +169,6 @@ static ALL: [AmdProfile; 8] = [
     },
     AmdProfile {
         name: "zen6",
-        // It has the second control registers of IBS, but no filter of streaming stores.
         signature: 0x00b5_0f00,
         highest_extended_leaf: 0x8000_0028,
         physical_address_bits: 52,
@@ -180,7 +179,7 @@ static ALL: [AmdProfile; 8] = [
         ],
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
-        ibs: Some(Ibs { leaf: Some(0x8_fbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        ibs: Some(Ibs { leaf: Some(0x9_fbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
         branches: Some(LastBranchKind::Stack),
         ..ZEN
     },

@@ -37,7 +37,7 @@ fn fetch_sampled(machine: &AmdMachine) -> bool {
 #[test]
 fn bits_that_are_not_announced_fault() {
     for bit in 0..64 {
-        for (register, bits) in [(OP_CTL2, 0b111), (FETCH_CTL2, 0x7f)] {
+        for (register, bits) in [(OP_CTL2, 0b1111), (FETCH_CTL2, 0x7f)] {
             let mut machine = AmdMachine::new("zen6");
             assert_eq!(machine.read(register), 0, "after reset");
             let written = machine.try_write(register, 1 << bit);
@@ -115,4 +115,60 @@ fn the_latency_filter_leaves_out_fetches_that_were_fast() {
         machine.next(NOP);
         assert_eq!(fetch_sampled(&machine), filter == 0, "{filter} {address:#x}");
     }
+}
+
+/// MOVNTI and MOVNTDQ to \[RBX\], and the load MOVNTDQA, which is not a store.
+const MOVNTI: &[u8] = &[0x48, 0x0f, 0xc3, 0x03];
+const MOVNTDQ: &[u8] = &[0x66, 0x0f, 0xe7, 0x03];
+const MOVNTDQA: &[u8] = &[0x66, 0x0f, 0x38, 0x2a, 0x03];
+const ONLY_STREAMING: u64 = 1 << 3;
+const STREAMING_STORE: u64 = 1 << 8;
+
+/// Checks Linux, `arch/x86/include/asm/perf_event.h` (IBS_OP_2_STRM_ST_FILTER), `asm/amd/ibs.h` (strm_st).
+#[test]
+fn the_filter_leaves_streaming_stores_alone_and_each_has_its_bit() {
+    for (instruction, streams) in [
+        (MOVNTI, true),
+        (MOVNTDQ, true),
+        (MOVNTDQA, false),
+        (STORE, false),
+        (LOAD, false),
+        (ADD, false),
+        (NOP, false),
+    ] {
+        for filter in [0, ONLY_STREAMING] {
+            // Up to the last op of two: the store.
+            for count in [0x90, 0x8f] {
+                let mut machine = AmdMachine::new("zen6");
+                machine.write(OP_CTL2, filter);
+                machine.write(OP_CTL, OP_EN | OPS | count << CUR | 9);
+                machine.with_rbx(instruction, 0x50_0000);
+                let taken = op_sampled(&machine);
+                let bit = machine.read(OP_DATA2) & STREAMING_STORE != 0;
+                assert_eq!(bit, taken && streams, "{instruction:x?} {filter} {count:x}");
+                assert!(filter == 0 || taken == bit, "{instruction:x?} {count:x}");
+                // The first op of an instruction with one op, or with two.
+                if count == 0x90 {
+                    assert_eq!(taken, filter == 0 || streams, "{instruction:x?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn processors_without_the_filter_have_no_bit_for_streaming_stores() {
+    for profile in ["zen4", "zen5"] {
+        let mut machine = AmdMachine::new(profile);
+        assert!(machine.try_write(OP_CTL2, ONLY_STREAMING).is_err(), "{profile}");
+        assert!(machine.try_write(OP_DATA2, STREAMING_STORE).is_err(), "{profile}");
+        machine.write(OP_CTL, OP_EN | OPS | 0x90 << CUR | 9);
+        machine.with_rbx(MOVNTI, 0x50_0000);
+        assert!(op_sampled(&machine), "{profile}");
+        assert_eq!(machine.read(OP_DATA2) & STREAMING_STORE, 0, "{profile}");
+    }
+    let mut machine = AmdMachine::new("zen6");
+    // The streaming store, and data of another socket.
+    machine.write(OP_DATA2, 0b11 << 8);
+    assert!(machine.try_write(OP_DATA2, 1 << 10).is_err());
 }
