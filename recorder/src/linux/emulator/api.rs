@@ -265,15 +265,19 @@ impl Registers {
         let list = (self.list)();
         let size = (self.element_size)(list) as usize;
         // SAFETY: the emulator has made the array.
-        let (data, length) = unsafe { ((*list).data, (*list).length as usize) };
-        let described = |number| data.wrapping_add(number * size).cast::<NamedRegister>();
+        let Array { data, length } = unsafe { list.read() };
+        let described = |number: usize| {
+            // SAFETY: each element begins with the description.
+            unsafe { data.wrapping_add(number * size).cast::<NamedRegister>().read() }
+        };
         names.map(|name| {
-            // SAFETY: each element begins with the description, whose name is a text that stays.
-            let is_it = |number: &usize| unsafe { CStr::from_ptr((*described(*number)).name) == name };
-            let number = (0..length).find(is_it)?;
+            let is_it = |NamedRegister { name: own, .. }: &NamedRegister| {
+                // SAFETY: a text that stays.
+                unsafe { CStr::from_ptr(*own) == name }
+            };
+            let NamedRegister { handle, .. } = (0..length as usize).map(described).find(is_it)?;
             let bytes = (self.new_bytes)();
-            // SAFETY: as above.
-            (self.read)(unsafe { (*described(number)).handle }, bytes);
+            (self.read)(handle, bytes);
             // SAFETY: glib has made the array, and the emulator has filled it.
             let Array { data, length } = unsafe { bytes.read() };
             // SAFETY: there are as many bytes.
