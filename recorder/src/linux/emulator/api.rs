@@ -60,11 +60,11 @@ pub struct Api {
     pub instruction_address: extern "C" fn(Opaque) -> u64,
     pub instruction_in_memory: extern "C" fn(Opaque) -> *const u8,
     /// Versions from 2 on have these.
-    pub registers: Option<Registers>,
+    pub registers: Option<VcpuRegisters>,
 }
 
 /// The registers of the calling thread's virtual processor, in arrays of glib.
-pub struct Registers {
+pub struct VcpuRegisters {
     list: extern "C" fn() -> *const Array<u8>,
     element_size: extern "C" fn(*const Array<u8>) -> c_uint,
     new_bytes: extern "C" fn() -> *mut Array<u64>,
@@ -249,7 +249,7 @@ impl ByProcessor {
     }
 }
 
-impl Registers {
+impl VcpuRegisters {
     #[allow(clippy::missing_transmute_annotations, reason = "each field has its type")]
     fn find() -> Option<Self> {
         Some(Self {
@@ -313,7 +313,7 @@ impl Api {
             instruction_length: found!(c"qemu_plugin_insn_size"),
             instruction_address: found!(c"qemu_plugin_insn_vaddr"),
             instruction_in_memory: found!(c"qemu_plugin_insn_haddr"),
-            registers: Registers::find(),
+            registers: VcpuRegisters::find(),
         })
     }
 
