@@ -1,7 +1,7 @@
 //! The command line of `pugmark record`.
 
 use super::pmc::names::SimilarNames;
-use crate::output::tell;
+use crate::{output::tell, text::printable};
 use anyhow::{Result, anyhow, bail};
 use clap::{
     Args,
@@ -253,7 +253,8 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
         Ending::Exit(status) => Some(format!("the program ended with status {status}")),
         Ending::Signal(signal) => Some(ended_by(signal, Part::ended_in(&recording.parts))),
     });
-    messages
+    // Names of files can have more than one line.
+    messages.iter().map(|message| printable(message).into_owned()).collect()
 }
 
 /// Returns the message about a difference between the emulator and the system.
@@ -498,11 +499,11 @@ mod tests {
             ),
             (
                 Recording {
-                    not_followed: vec![NotFollowed { pid: 7, program: "/a".into() }],
+                    not_followed: vec![NotFollowed { pid: 7, program: "\n".into() }],
                     ..plain()
                 },
                 vec![
-                    "process 7 executed /a: it and what it starts are not in the recording; use --engine stepping"
+                    "process 7 executed \\u{a}: it and what it starts are not in the recording; use --engine stepping"
                         .into(),
                 ],
             ),

@@ -10,6 +10,7 @@ mod deviations;
 mod environment;
 mod executing;
 mod losses;
+mod natively;
 mod programs;
 mod recorded;
 mod switching;

@@ -60,11 +60,11 @@ pub struct Api {
     pub instruction_address: extern "C" fn(Opaque) -> u64,
     pub instruction_in_memory: extern "C" fn(Opaque) -> *const u8,
     /// Versions from 2 on have these.
-    pub registers: Option<Registers>,
+    pub registers: Option<VcpuRegisters>,
 }
 
 /// The registers of the calling thread's virtual processor, in arrays of glib.
-pub struct Registers {
+pub struct VcpuRegisters {
     list: extern "C" fn() -> *const Array<u8>,
     element_size: extern "C" fn(*const Array<u8>) -> c_uint,
     new_bytes: extern "C" fn() -> *mut Array<u64>,
@@ -249,7 +249,7 @@ impl ByProcessor {
     }
 }
 
-impl Registers {
+impl VcpuRegisters {
     #[allow(clippy::missing_transmute_annotations, reason = "each field has its type")]
     fn find() -> Option<Self> {
         Some(Self {
@@ -265,15 +265,19 @@ impl Registers {
         let list = (self.list)();
         let size = (self.element_size)(list) as usize;
         // SAFETY: the emulator has made the array.
-        let (data, length) = unsafe { ((*list).data, (*list).length as usize) };
-        let described = |number| data.wrapping_add(number * size).cast::<NamedRegister>();
+        let Array { data, length } = unsafe { list.read() };
+        let described = |number: usize| {
+            // SAFETY: each element begins with the description.
+            unsafe { data.wrapping_add(number * size).cast::<NamedRegister>().read() }
+        };
         names.map(|name| {
-            // SAFETY: each element begins with the description, whose name is a text that stays.
-            let is_it = |number: &usize| unsafe { CStr::from_ptr((*described(*number)).name) == name };
-            let number = (0..length).find(is_it)?;
+            let is_it = |NamedRegister { name: own, .. }: &NamedRegister| {
+                // SAFETY: a text that stays.
+                unsafe { CStr::from_ptr(*own) == name }
+            };
+            let NamedRegister { handle, .. } = (0..length as usize).map(described).find(is_it)?;
             let bytes = (self.new_bytes)();
-            // SAFETY: as above.
-            (self.read)(unsafe { (*described(number)).handle }, bytes);
+            (self.read)(handle, bytes);
             // SAFETY: glib has made the array, and the emulator has filled it.
             let Array { data, length } = unsafe { bytes.read() };
             // SAFETY: there are as many bytes.
@@ -309,7 +313,7 @@ impl Api {
             instruction_length: found!(c"qemu_plugin_insn_size"),
             instruction_address: found!(c"qemu_plugin_insn_vaddr"),
             instruction_in_memory: found!(c"qemu_plugin_insn_haddr"),
-            registers: Registers::find(),
+            registers: VcpuRegisters::find(),
         })
     }
 

@@ -19,8 +19,12 @@ pub(super) fn fault(signal: c_int, code: c_int) -> Option<u8> {
         libc::SIGFPE => 0,
         _ => return None,
     };
-    // Signals sent by processes have a code of 0 or less.
-    (code > 0).then_some(vector)
+    (!is_sent(code)).then_some(vector)
+}
+
+/// Returns true if a process has sent the signal with this `si_code`.
+pub(super) const fn is_sent(code: c_int) -> bool {
+    code <= 0
 }
 
 /// Returns whether the system call was interrupted before it did its work. The program never sees these results:

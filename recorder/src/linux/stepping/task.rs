@@ -14,7 +14,9 @@ use super::super::{
 };
 use super::{
     flags,
-    system_call::{SI_KERNEL, SYSTEM_CALL_LEN, USER32_CS, can_map_code, can_rename, fault, must_restart},
+    system_call::{
+        SI_KERNEL, SYSTEM_CALL_LEN, USER32_CS, can_map_code, can_rename, fault, is_sent, must_restart,
+    },
     tracee::{Registers, Stop, Tracee},
 };
 use libc::c_int;
@@ -311,6 +313,10 @@ impl<'a> Task<'a> {
                 self.signal = libc::SIGTRAP;
             }
             Some(Special::SystemCall | Special::Interrupt { .. }) => {
+                // The trap of the step is lost in a SIGTRAP that the program has sent itself.
+                if self.signal_code()?.is_some_and(is_sent) {
+                    self.signal = libc::SIGTRAP;
+                }
                 self.enter_kernel(special, bytes);
                 let registers = self.registers()?;
                 self.set_position(&registers);

@@ -12,12 +12,10 @@ use super::{
         pt_unit::{Clock, FIRST_TSC, PAGE_FAULT, PtUnit, TIMER_VECTOR},
         switch::{Switch, Untraced},
     },
+    DeviationKind,
     hash_thread::BlockTruth,
     near_branches::NotedBlocks,
-    plugin::{
-        deviations::DeviationKind,
-        wire::{End, Kind, MESSAGE, Ring, bytes},
-    },
+    plugin::wire::{End, Kind, MESSAGE, Ring, bytes},
     process::Process,
 };
 use pugmark_model::{DeliveryKind, ExecMode};
