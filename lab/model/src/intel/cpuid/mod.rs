@@ -141,7 +141,7 @@ fn extended_perfmon(profile: &IntelProfile, subleaf: u32) -> CpuidResult {
         }
         (3, _) => {
             let slots = u32::from(counters.slots != 0) << 7;
-            eax((1 << events(counters)) - 1 & !CACHE_EVENTS | slots)
+            eax(((1 << events(counters)) - 1) & !CACHE_EVENTS | slots)
         }
         _ => CpuidResult::default(),
     }
