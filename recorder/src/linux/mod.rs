@@ -219,7 +219,7 @@ pub enum RecordError {
         /// `--start` or `--stop`.
         option: &'static str,
         /// The trigger that was asked for.
-        trigger: Trigger,
+        trigger: Box<Trigger>,
         /// The file with the names; `None` if there is none.
         file: Option<PathBuf>,
         /// Why.
