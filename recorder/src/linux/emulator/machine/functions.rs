@@ -91,7 +91,7 @@ pub(super) fn places(options: &RecordOptions) -> Result<[Option<u64>; 2], Record
                 RecordError::Prepare(io::Error::other(why))
             })?;
             let found = functions.find(object.as_deref(), name, *offset).map_err(|missing| {
-                RecordError::NoPlace { option, trigger: Box::new(trigger.clone()), file: Some(file), missing }
+                RecordError::NoPlace { option, trigger: trigger.clone().into(), file: Some(file), missing }
             })?;
             Ok(Some(found.wrapping_add(options.kernel_offset)))
         }
@@ -111,7 +111,7 @@ fn file(options: &RecordOptions, option: &'static str, trigger: &Trigger) -> Res
     let of_emulator = || Some(PathBuf::from(super::vcpu::kernel(options))).filter(is_elf);
     options.kernel_symbols.clone().or_else(of_emulator).ok_or_else(|| RecordError::NoPlace {
         option,
-        trigger: Box::new(trigger.clone()),
+        trigger: trigger.clone().into(),
         file: None,
         missing: Missing::Object(vec![]),
     })
