@@ -168,7 +168,7 @@ fn a_record_goes_on_in_the_next_fragment() {
         let two = [bytes.clone(), fragment(&[0], 0)].concat();
         let read: Vec<_> = PebsRecords::new(&two, Format::Architectural).map(|it| it.unwrap().ssp).collect();
         assert_eq!(read, [Some(0x29), None]);
-        // What ends between two fragments is cut.
+        // A record that ends between two fragments is cut.
         let first = fragments[0].len();
         assert_eq!(parse(&bytes[..first]), Err(ErrorKind::Truncated { bytes: first, needed: first + 16 }));
     }

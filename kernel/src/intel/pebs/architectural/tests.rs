@@ -26,14 +26,14 @@ const FULL: u64 = 1 << 31;
 const GROUPS: u32 = 1 << 3 | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 17 | 1 << 29 | 1 << 30;
 
 #[derive(Clone, Debug)]
-struct Machine {
+struct ArchMachine {
     msr: Rc<RefCell<FakeMsr>>,
     leaves: [[u32; 4]; 3],
     version: u32,
 }
 
 // SAFETY: the registers represent no hardware.
-unsafe impl Msr for Machine {
+unsafe impl Msr for ArchMachine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.msr.borrow_mut().rdmsr(address)
     }
@@ -50,7 +50,7 @@ unsafe impl Msr for Machine {
     }
 }
 
-impl Machine {
+impl ArchMachine {
     /// Returns a processor whose counters 0, 1 and 9, and the first two fixed ones, sample.
     fn new() -> Self {
         let msr = Rc::new(RefCell::new(FakeMsr::new()));
@@ -166,7 +166,7 @@ fn config() -> ArchPebsConfig {
 
 #[test]
 fn leaf_23h_says_which_counters_sample_and_which_groups_there_are() {
-    let found = *Machine::new().unit().capabilities();
+    let found = *ArchMachine::new().unit().capabilities();
     assert_eq!(
         (found.general, found.fixed, found.general_precise, found.fixed_precise),
         (0x203, 0x3, 0x2, 0x1)
@@ -177,8 +177,8 @@ fn leaf_23h_says_which_counters_sample_and_which_groups_there_are() {
         | ArchPebsGroups::REGISTERS
         | ArchPebsGroups::AUXILIARY;
     assert_eq!(found.groups, groups);
-    let missing = |change: fn(&mut Machine)| {
-        let mut machine = Machine::new();
+    let missing = |change: fn(&mut ArchMachine)| {
+        let mut machine = ArchMachine::new();
         change(&mut machine);
         match ArchPebsUnit::detect(machine.cpuid(), machine.clone()) {
             Err(Absent::Missing(missing)) => missing,
@@ -196,7 +196,7 @@ fn leaf_23h_says_which_counters_sample_and_which_groups_there_are() {
 
 #[test]
 fn registers_are_set_up_named_last_and_cleared_at_the_stop() {
-    let (machine, frames) = (Machine::new(), FakeFrames::new(0x8000));
+    let (machine, frames) = (ArchMachine::new(), FakeFrames::new(0x8000));
     let running = machine.start(&frames, &config());
     // IA32_PMC_GP0_CTR, CFG_A without INT, CFG_C: enable, allow, counters, 8 branches, registers, the reload value.
     assert_eq!(machine.get(GENERAL_0), (1 << 48) - 1000);
@@ -231,7 +231,7 @@ fn registers_are_set_up_named_last_and_cleared_at_the_stop() {
 
 #[test]
 fn records_come_in_order_and_those_that_are_not_taken_stay() {
-    let (machine, frames) = (Machine::new(), FakeFrames::new(0x8000));
+    let (machine, frames) = (ArchMachine::new(), FakeFrames::new(0x8000));
     let mut running = machine.start(&frames, &config());
     let mut sink = Taker::default();
     let mut next = 0x1000;
@@ -259,7 +259,7 @@ fn records_come_in_order_and_those_that_are_not_taken_stay() {
 
 #[test]
 fn a_pmi_at_the_threshold_drains_the_buffer_and_a_full_one_is_a_gap() {
-    let (machine, frames) = (Machine::new(), FakeFrames::new(0x8000));
+    let (machine, frames) = (ArchMachine::new(), FakeFrames::new(0x8000));
     let mut running = machine.start(&frames, &config());
     // A record has 16 + 48 + 160 bytes.
     let until_threshold = 0x1000_u64.div_ceil(224);
@@ -288,7 +288,7 @@ fn a_pmi_at_the_threshold_drains_the_buffer_and_a_full_one_is_a_gap() {
 
 #[test]
 fn what_others_do_is_noticed() {
-    let (machine, frames) = (Machine::new(), FakeFrames::new(0x8000));
+    let (machine, frames) = (ArchMachine::new(), FakeFrames::new(0x8000));
     let mut running = machine.start(&frames, &config());
     // A VM exit has loaded IA32_PERF_GLOBAL_CTRL.
     machine.set(GLOBAL_CTRL, 0);
@@ -311,7 +311,7 @@ fn what_others_do_is_noticed() {
     assert_eq!((machine.get(BASE), machine.get(INDEX)), (0x7_7000, before));
     assert_eq!(stopped.loss.turned_off, 3);
     // One that samples before the start keeps it out.
-    let error = |machine: &Machine| {
+    let error = |machine: &ArchMachine| {
         let unit = machine.unit();
         let buffer = ArchPebsBuffer::allocate(&frames, unit.capabilities(), 0x1000, 0x10).unwrap();
         match unit.start(buffer, &config()) {
@@ -328,7 +328,7 @@ fn what_others_do_is_noticed() {
 
 #[test]
 fn what_the_processor_does_not_sample_is_refused() {
-    let capabilities = *Machine::new().unit().capabilities();
+    let capabilities = *ArchMachine::new().unit().capabilities();
     let one = |n, period| ArchPebsConfig::new().general(n, PreciseEvent::INST_RETIRED, period);
     let xmm = ArchPebsGroups::XMM | ArchPebsGroups::ZMM_HIGH;
     let table = [
@@ -363,8 +363,8 @@ fn what_the_processor_does_not_sample_is_refused() {
 }
 
 /// Starts, samples once, drains and stops while one access faults, and tries again what failed. Returns the machine.
-fn with_fault_at(access: usize) -> Machine {
-    let (machine, frames) = (Machine::new(), FakeFrames::new(0x8000));
+fn with_fault_at(access: usize) -> ArchMachine {
+    let (machine, frames) = (ArchMachine::new(), FakeFrames::new(0x8000));
     let unit = machine.unit();
     let buffer = ArchPebsBuffer::allocate(&frames, unit.capabilities(), 0x1000, 0x10).unwrap();
     machine.msr.borrow_mut().fault_in(access);
