@@ -331,8 +331,8 @@ static ALL: [IntelProfile; 10] = [
     // The P-core of Wildcat Lake, with the microarchitecture of Panther Lake's (Linux, `intel-family.h`). Source of its
     // CPUID leaves: a dump of a Core 5 320 in Bochs, `bochs/cpu/cpudb/intel/wildcat_lake.txt`. It enumerates
     // architectural PEBS (23H.4, 23H.5) and architectural LBRs (1CH), which are not modelled: CPUID does not show them.
-    // Not in the dump, and so without a source: IA32_PERF_CAPABILITIES beyond FW_WRITE, and the 8 issue slots of a clock
-    // (23H.0:ECX is 0).
+    // Not in the dump, and so without a source: IA32_PERF_CAPABILITIES beyond FW_WRITE, and the 8 issue slots of a
+    // clock (23H.0:ECX is 0).
     IntelProfile {
         name: "cougar-cove",
         counters: Some(CounterProfile {
