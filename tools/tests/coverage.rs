@@ -522,7 +522,9 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
             let words: Vec<&str> = words.split(',').collect();
             ours.entry(words[0].parse().unwrap()).or_default().push(words[3].parse().unwrap());
         }
-        [&mut ours, &mut truth].map(|counts| counts.values_mut().for_each(|counts| counts.sort_unstable()));
+        for counts in ours.values_mut().chain(truth.values_mut()) {
+            counts.sort_unstable();
+        }
         assert_eq!(ours, truth, "{gcov}");
         assert!(text.contains("BRF:6\nBRH:5\n"), "{text}");
     }

@@ -64,7 +64,7 @@ impl TrapFrame {
     ///
     /// The frame is the one that `kernel_trap` was called with.
     pub unsafe fn sse(&mut self) -> &mut [u8; SSE] {
-        let address = (&raw mut *self).addr() - SSE & !15;
+        let address = ((&raw mut *self).addr() - SSE) & !15;
         // SAFETY: there the stub has saved them, and nothing else uses that place until the stub loads them again.
         unsafe { &mut *(&raw mut *self).with_addr(address).cast() }
     }

@@ -69,6 +69,7 @@ impl Profile {
 /// A processor's counting and tracing hardware. It dereferences to [`Processor`] for the functions common to both
 /// vendors; the methods here are those that differ.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "each processor has one, in the box of its `Vcpu`")]
 pub enum Hardware {
     /// Intel's.
     Intel(IntelProcessor),

@@ -300,7 +300,7 @@ fn a_program_needs_the_libraries_that_binutils_names() {
 #[test]
 fn a_kernel_that_has_patched_each_of_its_pages_is_where_its_file_says() {
     let scratch = Scratch::new("patched");
-    let own: Vec<u8> = (0..0x3000u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let own: Vec<u8> = (0..0x3000u32).map(|n| ((n * 7) >> 3) as u8).collect();
     let mut code = own.clone();
     code.iter_mut().step_by(16).for_each(|byte| *byte ^= 1);
     let object =

@@ -109,18 +109,18 @@ fn perfmon(profile: &IntelProfile) -> CpuidResult {
 /// The events of the last-level cache: references and misses.
 const CACHE_EVENTS: u32 = 1 << 3 | 1 << 4;
 
-/// Returns the number of architectural events; topdown slots are the eighth. If the processor has several kinds of cores,
-/// leaf 0AH has no more than all of them have.
+/// Returns the number of architectural events; topdown slots are the eighth. If the processor has several kinds of
+/// cores, leaf 0AH has no more than all of them have.
 fn events(counters: &CounterProfile) -> u32 {
     if counters.slots == 0 || counters.extended.is_some() { 7 } else { 8 }
 }
 
 /// Returns leaf 23H, which describes the counters of the core that executes CPUID: sub-leaf 0 has the valid sub-leaves
-/// and features, 1 the counters, 2 Auto Counter Reload, 3 the events that the counters can count, unlike leaf 0AH with set
-/// bits.
+/// and features, 1 the counters, 2 Auto Counter Reload, 3 the events that the counters can count, unlike leaf 0AH with
+/// set bits.
 ///
-/// Source: x86-cpuid-db, leaf 23H, and Linux, `arch/x86/events/intel/core.c`, `update_pmu_cap`; the number of slots in
-/// ECX of sub-leaf 0: Linux, `arch/x86/kvm`, and the dump of a processor.
+/// Source: x86-cpuid-db, leaf 23H, and Linux, `arch/x86/events/intel/core.c`, `update_pmu_cap`. That ECX of sub-leaf 0
+/// has the issue slots of a clock is an assumption: in the dump of a processor it is 8 for one kind of cores.
 fn extended_perfmon(profile: &IntelProfile, subleaf: u32) -> CpuidResult {
     let Some(counters) = profile.counters.as_ref() else { return CpuidResult::default() };
     let Some(extended) = counters.extended.as_ref() else { return CpuidResult::default() };

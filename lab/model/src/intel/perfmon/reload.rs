@@ -2,9 +2,9 @@
 //!
 //! The manual's section on it was not available. The registers, and which of them has what, are those that Linux writes
 //! (`arch/x86/events/intel/core.c`, `intel_pmu_config_acr`; `intel_pmu_set_acr_caused_constr` takes the counters in a
-//! mask to be the causes, not the reloaded ones); the leaf of CPUID is also in x86-cpuid-db, leaf 23H.2. By the message of
-//! a commit there (1271aeccc307), the manual says that the overflow bit is never set for a counter that reloads itself,
-//! and its interrupt comes nevertheless.
+//! mask to be the causes, not the reloaded ones); the leaf of CPUID is also in x86-cpuid-db, leaf 23H.2. By the message
+//! of a commit there (1271aeccc307), the manual says that the overflow bit is never set for a counter that reloads
+//! itself, and its interrupt comes nevertheless.
 //!
 //! Assumptions made here:
 //! - A mask may have counters that can be causes, and no others; a reload value has 32 bits. Everything else is #GP.

@@ -32,10 +32,10 @@ pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM and SGX; VMX and TSX except the parts visible to Intel PT; state components of XSAVES other than PT's;
-/// SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its output;
-/// branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches and
-/// clocks; load latency.
+/// Not modelled: SMM and SGX; VMX and TSX except the parts visible to Intel PT; state components of XSAVES other than
+/// PT's; SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its
+/// output; branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches
+/// and clocks; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -333,8 +333,8 @@ impl Processor for IntelProcessor {
         self.shared.perfmon.set_lvt(value);
     }
 
-    /// Processes INIT, which ends the recording of branches in memory. Intel PT goes on: its MSRs keep their values, and
-    /// the trace shows INIT.
+    /// Processes INIT, which ends the recording of branches in memory. Intel PT goes on: its MSRs keep their values,
+    /// and the trace shows INIT.
     ///
     /// Source: SDM vol. 3, Processor Management and Initialization, "Processor State After Reset".
     fn init(&mut self, init: &Init, mem: &mut dyn PhysMemory) {

@@ -1,9 +1,9 @@
 //! The table of profiles. Signatures and leaves are those of real parts of these families; where parts differ, one was
 //! chosen. `icelake` has PTWRITE and the preservation of PSBs and PMIs, which its successors introduced.
 //! `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All profiles up to
-//! `tremont` have the Debug Store and last branch records. The later ones have neither, as if they ran under a hypervisor:
-//! their last branch records are architectural ones, and from `cougar-cove` on their samples are architectural PEBS, which
-//! are not modelled.
+//! `tremont` have the Debug Store and last branch records. The later ones have neither, as if they ran under a
+//! hypervisor: their last branch records are architectural ones, and from `cougar-cove` on their samples are
+//! architectural PEBS, which are not modelled.
 
 use pugmark_decoder_core::pebs::Format;
 
@@ -328,10 +328,11 @@ static ALL: [IntelProfile; 10] = [
         non_turbo_ratio: 20,
         ..NOTHING
     },
-    // The P-core of Wildcat Lake, the microarchitecture of Panther Lake's. Source of its CPUID leaves: a dump of a Core 5
-    // 320 in Bochs, `bochs/cpu/cpudb/intel/wildcat_lake.txt`. Its dump enumerates architectural PEBS (23H.4, 23H.5) and
-    // architectural LBRs (1CH), which are not modelled: CPUID does not show them. Not in the dump, and so without a
-    // source: IA32_PERF_CAPABILITIES beyond FW_WRITE, and the 8 issue slots of a clock (23H.0:ECX is 0).
+    // The P-core of Wildcat Lake, with the microarchitecture of Panther Lake's (Linux, `intel-family.h`). Source of its
+    // CPUID leaves: a dump of a Core 5 320 in Bochs, `bochs/cpu/cpudb/intel/wildcat_lake.txt`. It enumerates
+    // architectural PEBS (23H.4, 23H.5) and architectural LBRs (1CH), which are not modelled: CPUID does not show them.
+    // Not in the dump, and so without a source: IA32_PERF_CAPABILITIES beyond FW_WRITE, and the 8 issue slots of a
+    // clock (23H.0:ECX is 0).
     IntelProfile {
         name: "cougar-cove",
         counters: Some(CounterProfile {

@@ -156,7 +156,7 @@ fn rate(branches: i64) -> Machine {
         m.write(general(counter, 1), select);
         m.write(general(counter, 2), causes);
         m.write(general(counter, 3), u64::from((-period) as u32));
-        m.write(general(counter, 0), (-period) as u64 & (1 << 48) - 1);
+        m.write(general(counter, 0), (-period) as u64 & ((1 << 48) - 1));
     }
     m.write(GLOBAL_CTRL, 0b1100);
     m

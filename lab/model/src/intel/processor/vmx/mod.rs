@@ -1,8 +1,8 @@
 //! The effects of VM entries and VM exits on Intel PT and IA32_DEBUGCTL.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "VMX-Specific Packets and VMCS Controls", "Guest-Only Tracing", "Packet
-//! Generation under Different Enable Conditions" (VM entry, VM exit), "VMCS Packet"; VM Entries, "Checks on VMX Controls"; VM Exits,
-//! "Loading Host Control Registers, Debug Registers, MSRs" (IA32_DEBUGCTL is cleared).
+//! Generation under Different Enable Conditions" (VM entry, VM exit), "VMCS Packet"; VM Entries, "Checks on VMX
+//! Controls"; VM Exits, "Loading Host Control Registers, Debug Registers, MSRs" (IA32_DEBUGCTL is cleared).
 
 #[cfg(test)]
 mod tests;

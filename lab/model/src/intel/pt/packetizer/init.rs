@@ -1,5 +1,5 @@
-//! INIT and the start-up interrupt. Source: SDM vol. 3, Intel Processor Trace, "Packet Generation under Different Enable
-//! Conditions" (INIT of the bootstrap processor, INIT of an application processor, SIPI).
+//! INIT and the start-up interrupt. Source: SDM vol. 3, Intel Processor Trace, "Packet Generation under Different
+//! Enable Conditions" (INIT of the bootstrap processor, INIT of an application processor, SIPI).
 //!
 //! An application processor emits FUP and PIP at INIT, and the TIP that they belong to at the start-up interrupt.
 

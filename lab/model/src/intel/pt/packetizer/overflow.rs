@@ -21,8 +21,8 @@ pub(super) struct LostPackets {
 
 impl Packetizer {
     /// Emits OVF, and then the state that the reader needs again: TraceStop, or CR3, the VMCS, the transactional state,
-    /// the mode and the IP at which the trace resumes. The IP is in a FUP, unless some of the state precedes it: then it is in a
-    /// TIP.PGE, because no table of the manual has such packets between OVF and FUP.
+    /// the mode and the IP at which the trace resumes. The IP is in a FUP, unless some of the state precedes it: then
+    /// it is in a TIP.PGE, because no table of the manual has such packets between OVF and FUP.
     pub(super) fn resolve_overflow(&mut self, next: &Context) {
         self.stream.resume();
         self.rets.clear();

@@ -7,8 +7,8 @@
 //!   for the state after it.
 //! - If an abort leaves the traced code, the table has no FUP before TIP.PGD. The definition says that with PacketEn
 //!   set a FUP always follows a MODE.TSX, so here it does.
-//! - After an abort no RET is compressed that returns to a CALL before it: the manual does not say if the stack of CALLs
-//!   is rolled back.
+//! - After an abort no RET is compressed that returns to a CALL before it: the manual does not say if the stack of
+//!   CALLs is rolled back.
 
 use pugmark_decoder_core::packet::{ModeTsx, Packet};
 

@@ -1,5 +1,5 @@
-//! VMCS packets, after VMPTRLD and in each PSB+ in VMX operation. Source: SDM vol. 3, Intel Processor Trace, "VMCS Packet",
-//! "Decoder Synchronization (PSB+)", "VMX-Specific Packets and VMCS Controls".
+//! VMCS packets, after VMPTRLD and in each PSB+ in VMX operation. Source: SDM vol. 3, Intel Processor Trace, "VMCS
+//! Packet", "Decoder Synchronization (PSB+)", "VMX-Specific Packets and VMCS Controls".
 
 use pugmark_decoder_core::packet::{Packet, Vmcs};
 
