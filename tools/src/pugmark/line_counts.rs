@@ -1,4 +1,4 @@
-//! How often lines of source were executed, of which a compiler may have made several copies.
+//! The counts of lines of source, of which a compiler may have made several copies.
 
 use crate::symbols::{SourceLine, SourcePlace};
 use rustc_hash::FxHashMap;
