@@ -27,12 +27,11 @@ mod settings;
 mod taken_branch;
 #[cfg(test)]
 mod tests;
+mod transaction;
 mod unit;
 mod violations;
 
-pub use processor::{
-    IntelProcessor, NearBranch, NearBranches, TransactionChange, TransactionStep, VmxTransition,
-};
+pub use processor::{IntelProcessor, NearBranch, NearBranches, VmxTransition};
 pub use profile::{
     AutoReloadProfile, CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, ExtendedCounters,
     IntelEvent, IntelProfile, LbrProfile, PebsProfile,
@@ -40,4 +39,5 @@ pub use profile::{
 pub use pt::OperationalError;
 pub use pugmark_decoder_core::pebs::Registers;
 pub use settings::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};
+pub use transaction::{TransactionChange, TransactionStep};
 pub use violations::IntelViolations;

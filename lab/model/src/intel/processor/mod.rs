@@ -27,7 +27,6 @@ use crate::{
 };
 use extended_state::ExtendedState;
 pub use near_branches::{NearBranch, NearBranches};
-pub use transactions::{TransactionChange, TransactionStep};
 pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.

@@ -16,9 +16,9 @@ mod packetizer;
 mod tests;
 
 use crate::branch::InstructionKind;
-use crate::intel::processor::TransactionStep;
 use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
 use crate::intel::taken_branch::TakenBranch;
+use crate::intel::transaction::TransactionStep;
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Context, Delivery, GeneralProtection, Init, Retired};

@@ -6,8 +6,8 @@ use std::vec::Vec;
 
 use pugmark_decoder_core::event::{EventDecoder, EventKind};
 
-use super::{TransactionChange, TransactionStep};
 use crate::intel::tests::machine::*;
+use crate::intel::transaction::{TransactionChange, TransactionStep};
 use crate::intel::{IntelProcessor, IntelProfile, IntelSettings, Overflow};
 use crate::{Context, CpuidResult, FlatMemory};
 

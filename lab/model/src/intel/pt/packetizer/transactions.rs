@@ -13,8 +13,8 @@
 use pugmark_decoder_core::packet::{ModeTsx, Packet};
 
 use super::{Packetizer, TransferKind};
-use crate::intel::processor::{TransactionChange, TransactionStep};
 use crate::intel::registers::ctl;
+use crate::intel::transaction::{TransactionChange, TransactionStep};
 
 impl Packetizer {
     /// Handles a change of the transactional state.
