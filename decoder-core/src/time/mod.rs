@@ -94,11 +94,11 @@
 //! }
 //! assert_eq!(seen, [
 //!     // After the TSC packet, and before the second MTC, because the branch is before it.
-//!     (0x1000, 7_001_000, Some(1000)),
-//!     (0x1001, 7_001_000, Some(1000)),
-//!     // After the first MTC.
-//!     (0x1000, 7_002_000, Some(1125)),
-//!     (0x1001, 7_002_000, Some(1125)),
+//!     (0x1000, 7_001_333, Some(1333)),
+//!     (0x1001, 7_001_333, Some(1333)),
+//!     // After the first MTC. Its two bytes and the branch's one share the time up to the next.
+//!     (0x1000, 7_002_166, Some(1291)),
+//!     (0x1001, 7_002_166, Some(1291)),
 //! ]);
 //!
 //! let frequency = TscFrequency::enumerated(&clocks).ok_or("no frequency")?;

@@ -134,8 +134,8 @@ fn no_bound_is_wider_than_the_packets_make_it() {
     // the guess's mean error. A crystal tick is 125 ticks; an MTC comes every 1000 or 8000. Instructions take 20 ticks
     // on average, and there are about two and a half between packets.
     let rows = [
-        (true, 3, None, false, 2252, 700, 300),
-        (true, 6, None, false, 16_252, 5000, 2200),
+        (true, 3, None, false, 2252, 750, 100),
+        (true, 6, None, false, 16_252, 5000, 300),
         (true, 3, Some(0), false, 2252, 850, 50),
         (true, 6, Some(0), false, 16_252, 5500, 50),
         (true, 6, Some(64), false, 16_252, 5500, 70),

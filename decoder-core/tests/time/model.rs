@@ -169,7 +169,7 @@ fn the_bounds_at_each_block_hold_for_all_its_instructions() {
 /// `None` if only TSC packets bound the error.
 const SETS: [(&str, u64, bool, Option<u64>); 6] = [
     ("TSC", 0, false, None),
-    ("MTC", ctl::MTC_EN, false, Some(600)),
+    ("MTC", ctl::MTC_EN, false, Some(650)),
     ("CYC", ctl::CYC_EN, false, None),
     ("CYC, known", ctl::CYC_EN, true, Some(200)),
     ("MTC, CYC", ctl::MTC_EN | ctl::CYC_EN, false, Some(800)),

@@ -353,7 +353,7 @@ mod tests {
             ("run a\nok a\ndone 1 0", "exit 35", Some("status 35 instead of 33")),
             ("run a\nok a\ndone 1 0", "exit 0", Some("status 0 instead of 33")),
             ("run a\nfail a: so\ndone 0 1", "exit 33", Some("status 33 instead of 35")),
-            ("run a\nok a\ndone 1 0", "kill -9 $$", Some("status -1 instead of 33")),
+            ("run a\nok a\ndone 1 0", "kill -9 $$", Some("status -9 instead of 33")),
             ("run a\nok a", "exit 33", Some("ended without its closing line, status 33")),
             ("talk\nrun a", "exit 33", Some("talk\nin a (None)\noops")),
             ("run a\nrun b", "exit 33", Some("in the guest's line \"run b\"")),

@@ -98,7 +98,7 @@ fn are_right_by_grub(names: &[&str], uefi: bool) {
     for name in names {
         let image = build_example(name).unwrap();
         let outcome = boot_by_grub(&images, name, &image, uefi, |_| {}).unwrap();
-        check(name, &image, &outcome).unwrap();
+        check(name, &image, &outcome).unwrap_or_else(|error| panic!("{name}: {error:#}"));
     }
 }
 

@@ -29,8 +29,9 @@ pub struct RecordCommand {
     /// Folder for the trace, its code and its truth
     #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
     out: PathBuf,
-    /// As this processor: broadwell, skylake, icelake, tremont, sapphire-rapids, cougar-cove, darkmont
-    #[arg(long, value_parser = profiles(), default_value = "skylake", hide_possible_values = true)]
+    /// broadwell, skylake (default), icelake, tremont, sapphire-rapids, cougar-cove, darkmont
+    #[arg(long, value_parser = profiles(), default_value = "skylake", hide_possible_values = true,
+        hide_default_value = true)]
     profile: String,
     /// Write all packets of time that the processor has, as --tsc --mtc --cyc
     #[arg(long)]

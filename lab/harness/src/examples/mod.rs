@@ -175,12 +175,10 @@ impl Shown<'_> {
         Ok(addresses.len())
     }
 
-    /// Returns the number of PMIs that was printed.
+    /// Returns the number of PMIs that was printed: none where turns are so short that no half of the memory was full.
     fn pmis(&self) -> Result<u64> {
         let served = self.lines().find_map(|line| line.strip_prefix("pmis=")).context("no number of PMIs")?;
-        let served = served.parse().context("no number of PMIs")?;
-        ensure!(served > 0, "no NMI has interrupted it, so that this has shown little");
-        Ok(served)
+        served.parse().context("no number of PMIs")
     }
 
     /// Returns the calls of a session.

@@ -47,7 +47,7 @@ const CHANGES: [(&str, u64, Change); 10] = [
             own.addresses.remove(rng.usize(..own.addresses.len()));
         }
     }),
-    ("an address is one more", 99, |own, _, rng| {
+    ("an address is one more", 98, |own, _, rng| {
         if !own.addresses.is_empty() {
             let at = rng.usize(..own.addresses.len());
             own.addresses[at] += 1;
