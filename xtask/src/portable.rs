@@ -29,11 +29,11 @@ const VIEWS: [&[&str]; 13] = [
     &["report", "--json"],
     &["script"],
     &["script", "--branches"],
-    &["calls"],
+    &["calls", "--of", "_dl_relocate_object"],
     &["last"],
     &["flamegraph", "-f", "folded"],
     &["flamegraph"],
-    &["timeline"],
+    &["timeline", "-o", "/dev/stdout"],
     &["coverage", "-f", "edges"],
 ];
 
